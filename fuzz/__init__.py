@@ -1,0 +1,1 @@
+"""Programs at scale: generators, budgets, shrinking, reports, seeded bugs."""

@@ -1,0 +1,1 @@
+"""Implementations under test: the adapter contract, the production cache, and adapters to other caches."""

@@ -1,0 +1,1 @@
+"""Paged kernels, their reference, and the IR machine."""

@@ -1,0 +1,58 @@
+"""What a cache answers: the values that adapters return and the two exceptions that they may raise."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+
+class OutOfBlocks(Exception):  # noqa: N818 -- the contract's name: it is an answer, not a fault
+    """The cache cannot make the room that was asked for. Nothing has changed."""
+
+
+class Refused(Exception):  # noqa: N818 -- the contract's name: it is an answer, not a fault
+    """The engine that owns this cache would never do that here. Nothing has changed."""
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """The answer of `match`: how many leading tokens could be reused now."""
+
+    tokens: int = 0
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """The answer of `extend` and `fork`.
+
+    `copies`: (group, source block, destination block) copies that must run before the pass, as one batch.
+    `zeroed`: blocks to clear before the copies run.
+    `adopted`: how many leading tokens became computed without a pass (first extend only).
+    """
+
+    copies: Sequence[tuple[int, int, int]] = ()
+    zeroed: Sequence[int] = ()
+    adopted: int = 0
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What the cache's own books say. A field that the cache keeps no books on is None, and the laws that need it do not apply.
+
+    `refcounts`: block -> count; a block that is missing counts 0.
+    `free`: the blocks that can be handed out now, in order, matchable ones included.
+    `cached`: the blocks whose content is matchable, held or not.
+    `retiring`: the blocks that wait for device work.
+    """
+
+    refcounts: Mapping[int, int] | None = None
+    free: Sequence[int] | None = None
+    cached: Collection[int] | None = None
+    retiring: Collection[int] | None = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One change of the matchable set: `stored` and `removed` name blocks, `cleared` empties the set."""
+
+    kind: Literal["stored", "removed", "cleared"]
+    blocks: Sequence[int] = ()
+    reason: str = ""
