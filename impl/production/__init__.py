@@ -1,1 +1,38 @@
-"""The production cache."""
+"""The production cache: block ownership for a paged KV cache, ready for an engine. Standard library only.
+
+    from kvproof.impl.production import PagedCache
+
+    cache = PagedCache(num_blocks=4096, block_size=16)
+    cache.admit(0, prompt, {"tenant": "a"})
+    grant = cache.extend(0, len(prompt))      # adopts the longest cached prefix, makes room for the rest; or raises OutOfBlocks
+    plan = cache.begin_step()                 # what the device must copy, and the block tables that changed
+    ...                                       # launch: plan.copies first, then one forward pass for plan.sequences
+    cache.end_step(plan.step)                 # the device has finished
+    cache.commit(0)                           # whole blocks become matchable
+    cache.append(0, [sampled])
+    cache.release(0)
+
+`cache.py` holds the operations, `pool.py` who holds which block, `index.py` what is matchable, `sequence.py` one sequence, `mirror.py` the device's
+copy of the block tables, `records.py` what the cache answers, `errors.py` what it raises. `adapter.py` drives all of it from the verification suite,
+and is the only module here that knows the suite.
+"""
+
+from kvproof.impl.production.cache import PagedCache
+from kvproof.impl.production.groups import GroupSpec
+from kvproof.impl.production.mirror import WorkerMirror
+from kvproof.impl.production.pool import BlockPool
+from kvproof.impl.production.records import BlockEvent, Books, CacheStats, ExtendGrant, HostCopies, StepPlan, TableDelta
+
+__all__ = [
+    "BlockEvent",
+    "BlockPool",
+    "Books",
+    "CacheStats",
+    "ExtendGrant",
+    "GroupSpec",
+    "HostCopies",
+    "PagedCache",
+    "StepPlan",
+    "TableDelta",
+    "WorkerMirror",
+]

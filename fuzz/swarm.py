@@ -1,0 +1,326 @@
+"""The plain random generator. Every program draws its own subset of operations and weights (swarm testing, Groce et al. 2012), its own pool, alphabet and habits.
+
+It looks at the spec's state, so that nearly every operation is enabled, and leans towards what breaks caches: block boundaries, tiny pools, prompts that
+share prefixes and differ late, equal tokens under unequal namespaces, hash collisions, exhaustion, releases in flight and repeated, look-ups gone stale.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence as Many
+from typing import Final
+
+from kvproof.models.capabilities import Capabilities
+from kvproof.models.layouts import blocks_for
+from kvproof.models.ops import (
+    RELEASE_REASONS,
+    Admit,
+    Append,
+    BeginStep,
+    Commit,
+    EndStep,
+    Evict,
+    Extend,
+    Fork,
+    Match,
+    Namespace,
+    Op,
+    Release,
+    Reset,
+    SwapIn,
+    SwapOut,
+    Tokens,
+    Truncate,
+)
+from kvproof.models.spec import Spec
+from kvproof.models.state import Sequence
+
+MAX_LIVE: Final = 6
+"""Sequences alive at once: ownership bugs need two or three; more makes programs long and pools crowded for no new situation."""
+
+MAX_BLOCKS: Final = 12
+"""Pools are small so that reuse, eviction and exhaustion happen within a few operations; one program in sixteen takes a larger one."""
+
+COLLIDING_BASES: Final = (10, 31, 33, 37, 131, 256, 257, 1000)
+"""Multipliers of polynomial hashes seen in caches: adding 1 to a token and taking the base from the next one keeps such a hash."""
+
+WORDS: Final = ("a", "b", "ab", "ba", "aa", "None", "1")
+"""Namespace values that collide where fields are concatenated, or where None is turned into text."""
+
+
+class Config:
+    """The pool that one program runs on."""
+
+    def __init__(self, rng: random.Random, capabilities: Capabilities) -> None:
+        sizes = [size for size in capabilities.block_sizes if size <= 4] or [min(capabilities.block_sizes)]  # noqa: PLR2004
+        self.block_size = rng.choice(sizes) if rng.random() < 0.95 else rng.choice(list(capabilities.block_sizes))  # noqa: PLR2004
+        least = 1 + len(capabilities.groups) + len(capabilities.null_blocks)
+        most = capabilities.max_blocks if rng.random() < 1 / 16 else MAX_BLOCKS
+        nulls = max(capabilities.null_blocks, default=-1) + 1
+        self.num_blocks = min(max(rng.randint(least, max(least, most)), nulls + 1), capabilities.max_blocks)
+
+
+class Swarm:
+    """Draws the operations of one program."""
+
+    def __init__(self, rng: random.Random, capabilities: Capabilities, *, num_blocks: int, block_size: int) -> None:
+        self.rng = rng
+        self.capabilities = capabilities
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.length = rng.choice((8, 12, 20, 30, 40, 60))
+        self._next_seq = 0
+        self._said: list[Tokens] = []
+        """Everything that any sequence knew or drafted: prompts are cut from it."""
+        self._alphabet = rng.choice(((0, 1), (0, 1, 2), (0, 1), tuple(range(8)), (1, 2, 11, 12, 21, 112, 211, 1000, 1001)))
+        self._family = rng.choice(("plain", "plain", "plain", "swap", "sum", "poly", "wide", "text"))
+        self._base = rng.choice(COLLIDING_BASES)
+        self._namespaces = self._draw_namespaces()
+        self._live = rng.choice((2, 3, 4, MAX_LIVE))
+        self._makers, self._weights = self._draw_weights()
+
+    def next(self, spec: Spec) -> Op | None:
+        """The next operation, or None once the program has its length."""
+        if self.length <= 0:
+            return None
+        for _ in range(50):
+            maker = self.rng.choices(self._makers, self._weights)[0]
+            op = maker(self, spec)
+            if op is not None and spec.enabled(op):
+                self.length -= 1
+                return op
+        return self._admit(spec)
+
+    # -- swarm --------------------------------------------------------------------------------------------------------------------------------------
+
+    def _draw_weights(self) -> tuple[list[Callable[[Swarm, Spec], Op | None]], list[float]]:
+        rng, caps = self.rng, self.capabilities
+        weights: dict[Callable[[Swarm, Spec], Op | None], float] = {
+            Swarm._admit: rng.choice((2, 4, 6)),
+            Swarm._advance: rng.choice((8, 14, 20)),
+            Swarm._append: rng.choice((1, 3)),
+            Swarm._release: rng.choice((0.5, 2, 4)),
+        }
+        optional = {
+            Swarm._match: (caps.prefix, 4),
+            Swarm._truncate: (caps.truncate, 4),
+            Swarm._fork: (caps.fork, 4),
+            Swarm._evict: (caps.evict, 2),
+            Swarm._reset: (caps.reset, 1.5),
+            Swarm._swap: (caps.swap, 5),
+            Swarm._release_again: (True, 0.7),
+        }
+        for maker, (claimed, weight) in optional.items():
+            if claimed:
+                weights[maker] = weight * rng.choice((0, 0.3, 1, 1, 2))
+        self._draft_rate = rng.choice((0, 0.3, 0.8)) if caps.drafts else 0.0
+        self._step_rate = rng.choice((0.15, 0.4, 0.7))
+        chosen = [maker for maker, weight in weights.items() if weight]
+        return chosen, [weights[maker] for maker in chosen]
+
+    def _draw_namespaces(self) -> list[Namespace]:
+        fields = sorted(self.capabilities.namespace_fields)
+        rng = self.rng
+        if not fields or rng.random() < 0.3:  # noqa: PLR2004
+            return [Namespace()]
+        spaces = [Namespace()] if rng.random() < 0.5 else []  # noqa: PLR2004
+        style = rng.choice(("one", "shift", "concat", "any"))
+        a, b = (rng.sample(fields, 2) if len(fields) > 1 else (fields[0], fields[0]))
+        word = rng.choice(WORDS)
+        if style == "one":
+            spaces += [Namespace(**{a: word}), Namespace(**{a: rng.choice(WORDS)})]
+        elif style == "shift":
+            spaces += [Namespace(**{a: word}), Namespace(**{b: word})]
+        elif style == "concat" and a != b:
+            spaces += [Namespace(**{a: "a", b: "ba"}), Namespace(**{a: "ab", b: "a"})]
+        else:
+            spaces += [Namespace(**{f: rng.choice(WORDS) for f in rng.sample(fields, rng.randint(1, min(3, len(fields))))}) for _ in range(2)]
+        return spaces
+
+    # -- tokens -------------------------------------------------------------------------------------------------------------------------------------
+
+    def _token(self) -> int:
+        return self.rng.choice(self._alphabet)
+
+    def _tokens(self, count: int) -> Tokens:
+        return tuple(self._token() for _ in range(count))
+
+    def _length(self, most: int) -> int:
+        """A number of tokens, mostly at or beside a block boundary, at least 1."""
+        rng = self.rng
+        blocks = max(1, most // self.block_size)
+        length = rng.randint(0, min(blocks, 4)) * self.block_size + rng.choice((-1, 0, 0, 1, 1, 2)) if rng.random() < 0.8 else rng.randint(1, most)  # noqa: PLR2004
+        return max(1, min(length, most))
+
+    def _prompt(self) -> Tokens:
+        rng = self.rng
+        room = self.num_blocks * self.block_size
+        most = room + self.block_size if rng.random() < 0.1 else max(2, min(room, 5 * self.block_size))  # noqa: PLR2004
+        if not self._said or rng.random() > (0.8 if self.capabilities.prefix else 0.3):  # noqa: PLR2004
+            return self._tokens(self._length(most))
+        base = rng.choice(self._said[-12:])
+        habit = rng.random()
+        if habit < 0.35:  # noqa: PLR2004
+            return base + self._tokens(rng.choice((0, 1, 1, self.block_size)))
+        cut = base[: self._length(len(base))]
+        if habit < 0.6:  # noqa: PLR2004
+            return cut + self._tokens(rng.choice((0, 1, self.block_size)))
+        return self._mutate(base)[:most] + self._tokens(rng.choice((0, 1)))
+
+    def _mutate(self, tokens: Tokens) -> Tokens:
+        """Change `tokens` a little, in a way that the program's family of weak hashes would not see."""
+        rng = self.rng
+        new = list(tokens)
+        i = rng.choice((0, len(new) - 1, rng.randrange(len(new))))
+        j = min(i + 1, len(new) - 1)
+        if self._family == "swap":
+            j = rng.randrange(len(new))
+            new[i], new[j] = new[j], new[i]
+        elif self._family == "sum" and i != j:
+            new[i], new[j] = new[i] + 1, max(0, new[j] - 1)
+        elif self._family == "poly" and i != j:
+            new[i], new[j] = (new[i] + 1, new[j] - self._base) if new[j] >= self._base else (max(0, new[i] - 1), new[j] + self._base * (new[i] > 0))
+        elif self._family == "wide":
+            new[i] += rng.choice((256, 65536, 1 << 20))
+        elif self._family == "text" and i != j:
+            new[i], new[j] = _move_digit(new[i], new[j])
+        else:
+            new[i] = self._token()
+        return tuple(new)
+
+    def _continuation(self, sequence: Sequence, count: int) -> Tokens:
+        """Tokens to follow what `sequence` knows: often what followed it in another sequence."""
+        known = tuple(sequence.known)
+        if self.rng.random() < 0.5:  # noqa: PLR2004
+            for said in reversed(self._said[-12:]):
+                if len(said) > len(known) and said[: len(known)] == known:
+                    return said[len(known) : len(known) + count]
+        return self._tokens(count)
+
+    # -- operations -----------------------------------------------------------------------------------------------------------------------------------
+
+    def _admit(self, spec: Spec) -> Op | None:
+        if len(spec.live) >= self._live and self.rng.random() < 0.95:  # noqa: PLR2004
+            return None
+        op = Admit(self._next_seq, self._prompt(), self.rng.choice(self._namespaces))
+        self._next_seq += 1
+        self._said.append(op.prompt)
+        return op
+
+    def _advance(self, spec: Spec) -> Op | None:
+        """Whatever moves a sequence towards its next token."""
+        if self.capabilities.steps and self.rng.random() < self._step_rate:
+            step = self._step(spec)
+            if step is not None:
+                return step
+        return self._extend(spec) if self.rng.random() < 0.5 else self._commit(spec)  # noqa: PLR2004
+
+    def _step(self, spec: Spec) -> Op | None:
+        waiting = any(not out.launched for out in spec.passes)
+        if waiting and self.rng.random() < 0.7:  # noqa: PLR2004
+            return BeginStep()
+        if spec.steps:
+            return EndStep()
+        return BeginStep() if self.rng.random() < 0.1 else None  # noqa: PLR2004
+
+    def _match(self, spec: Spec) -> Op | None:
+        sequence = self._pick(s for s in spec.live.values() if s.computed == 0)
+        return sequence and Match(sequence.seq)
+
+    def _extend(self, spec: Spec) -> Op | None:
+        sequence = self._pick(s for s in spec.live.values() if s.out is None and s.computed < len(s.known))
+        if sequence is None:
+            return None
+        left = len(sequence.known) - sequence.computed
+        habit = self.rng.random()
+        if habit < 0.5:  # noqa: PLR2004
+            count = left
+        elif habit < 0.8:  # noqa: PLR2004
+            count = self.block_size - sequence.computed % self.block_size + self.rng.choice((-1, 0, 0, 1))
+        else:
+            count = self.rng.randint(1, left)
+        count = max(1, min(count, left))
+        drafts: Tokens = ()
+        if sequence.computed and count == left and self.rng.random() < self._draft_rate:
+            drafts = self._continuation(sequence, self.rng.randint(1, self.block_size + 1))
+            self._said.append((*sequence.known, *drafts))
+        return Extend(sequence.seq, count, drafts)
+
+    def _commit(self, spec: Spec) -> Op | None:
+        sequence = self._pick(s for s in spec.live.values() if s.out is not None and s.out.finished)
+        if sequence is None or sequence.out is None:
+            return None
+        drafts = len(sequence.out.drafts)
+        return Commit(sequence.seq, self.rng.choice((0, 0, drafts, self.rng.randint(0, drafts))))
+
+    def _append(self, spec: Spec) -> Op | None:
+        sequence = self._pick(s for s in spec.live.values() if s.out is None and (s.computed == len(s.known) or self.rng.random() < 0.1))  # noqa: PLR2004
+        if sequence is None:
+            return None
+        tokens = self._continuation(sequence, self.rng.choice((1, 1, 1, 2, self.block_size, self.block_size + 1)))
+        self._said.append((*sequence.known, *tokens))
+        return Append(sequence.seq, tokens)
+
+    def _truncate(self, spec: Spec) -> Op | None:
+        sequence = self._pick(s for s in spec.live.values() if s.computed)
+        return sequence and Truncate(sequence.seq, self._length(sequence.computed))
+
+    def _fork(self, spec: Spec) -> Op | None:
+        if len(spec.live) > MAX_LIVE:
+            return None
+        parent = self._pick(s for s in spec.live.values() if s.out is None and (s.computed or self.rng.random() < 0.1))  # noqa: PLR2004
+        if parent is None:
+            return None
+        self._next_seq += 1
+        return Fork(parent.seq, self._next_seq - 1)
+
+    def _release(self, spec: Spec) -> Op | None:
+        sequence = self._pick(spec.live.values())
+        return sequence and Release(sequence.seq, self.rng.choice(RELEASE_REASONS))
+
+    def _release_again(self, spec: Spec) -> Op | None:
+        sequence = self._pick(s for s in spec.sequences.values() if s.gone or (s.computed == 0 and s.out is None))
+        return sequence and Release(sequence.seq, self.rng.choice(RELEASE_REASONS))
+
+    def _evict(self, spec: Spec) -> Op | None:
+        rng = self.rng
+        likely = sorted(spec.seen.books.cached or spec.owners)
+        blocks = likely if likely and rng.random() < 0.8 else range(self.num_blocks)  # noqa: PLR2004
+        return Evict(tuple(rng.sample(blocks, min(len(blocks), rng.choice((1, 1, 2, 3))))))
+
+    def _reset(self, spec: Spec) -> Op | None:  # noqa: ARG002
+        return Reset()
+
+    def _swap(self, spec: Spec) -> Op | None:
+        sequence = self._pick(s for s in spec.live.values() if s.computed and s.out is None)
+        return sequence and (SwapIn(sequence.seq) if sequence.swapped else SwapOut(sequence.seq))
+
+    def _pick(self, among: object) -> Sequence | None:
+        found = list(among)  # type: ignore[call-overload]
+        return self.rng.choice(found) if found else None
+
+
+def drain(rng: random.Random, spec: Spec, next_seq: int) -> Many[Op]:
+    """What ends every program: device work finishes, everyone lets go, and one fresh sequence takes the whole pool."""
+    ops: list[Op] = [EndStep() for _ in spec.steps]
+    gone = list(spec.live)
+    rng.shuffle(gone)
+    reasons = ("finish", "cancel", "error")
+    ops += [Release(seq, rng.choice(reasons)) for seq in gone]
+    tokens = 0
+    while sum(blocks_for(tokens + 1, size) for size in spec.block_sizes) <= spec.usable:
+        tokens += 1
+    if tokens:
+        ops += [Admit(next_seq, (5,) * tokens, Namespace()), Extend(next_seq, tokens)]
+    return ops
+
+
+def _move_digit(one: int, two: int) -> tuple[int, int]:
+    """Two numbers that read the same when they are written one after the other: 1, 12 becomes 11, 2."""
+    text = str(two)
+    if len(text) > 1 and text[1] != "0":
+        return int(f"{one}{text[0]}"), int(text[1:])
+    text = str(one)
+    if len(text) > 1:
+        return int(text[:-1]), int(f"{text[-1]}{two}")
+    return two, one

@@ -1,0 +1,401 @@
+"""The protocol checker around every adapter: it tells a faulty adapter from a faulty cache.
+
+What an adapter returns is checked for type and range and copied at once into the tuples that the spec works on, so neither side can change the other's lists.
+Anything that the contract rules out, whatever the cache did, raises `AdapterFault`: one sentence that names the method, the cause and the mend.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from kvproof.impl.adapter import CacheAdapter
+from kvproof.models.capabilities import Capabilities, Group
+from kvproof.models.ops import (
+    NAMESPACE_FIELDS,
+    Admit,
+    Append,
+    BeginStep,
+    Commit,
+    EndStep,
+    Evict,
+    Extend,
+    Fork,
+    Match,
+    Op,
+    Release,
+    Reset,
+    SwapIn,
+    SwapOut,
+    Truncate,
+)
+from kvproof.models.outcomes import Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
+from kvproof.models.spec import Outcome, OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.state import Books, Table, Tables
+
+REQUIRED: Final = ("admit", "extend", "commit", "append", "release", "block_table")
+CLAIMED: Final[dict[str, tuple[str, ...]]] = {
+    "prefix": ("match",),
+    "fork": ("fork",),
+    "truncate": ("truncate",),
+    "steps": ("begin_step", "end_step"),
+    "evict": ("evict",),
+    "reset": ("reset",),
+    "swap": ("swap_out", "swap_in"),
+    "snapshot": ("snapshot",),
+    "mirror": ("worker_table",),
+    "events": ("take_events",),
+}
+"""The methods that each claimed capability needs."""
+
+POLICIES: Final = ("lru", "tight", "exact", "rewrites")
+
+
+class AdapterFault(Exception):  # noqa: N818 -- it accuses the adapter, and reads so in a report
+    """The adapter does not keep the contract; the cache behind it was not judged."""
+
+
+class Hung(BaseException):
+    """An operation ran past its time limit. Not an Exception: an adapter's own `except Exception` must not swallow it."""
+
+
+def read_capabilities(target: type) -> Capabilities:
+    """The capabilities that `target` claims, checked. Raises AdapterFault."""
+    name = target.__qualname__
+    method = getattr(target, "capabilities", None)
+    if not callable(method):
+        raise AdapterFault(f"{name} has no capabilities(); give it a classmethod that returns kvproof.Capabilities.")
+    try:
+        claimed = method()
+    except NotImplementedError:
+        raise AdapterFault(f"{name} does not define capabilities(); give it a classmethod that returns kvproof.Capabilities.") from None
+    except TypeError as error:
+        raise AdapterFault(f"{name}.capabilities() could not be called on the class ({error}); make it a classmethod.") from error
+    except Exception as error:
+        raise AdapterFault(f"{name}.capabilities() raised {_told(error)}.") from error
+    if not isinstance(claimed, Capabilities):
+        raise AdapterFault(f"{name}.capabilities() returned {_a(claimed)}; it must return kvproof.Capabilities.")
+    _check_capabilities(name, claimed)
+    for method_name in REQUIRED:
+        _check_method(target, method_name, "every cache needs it")
+    for capability, methods in CLAIMED.items():
+        if getattr(claimed, capability):
+            for method_name in methods:
+                _check_method(target, method_name, f"the capability {capability} is claimed")
+    return claimed
+
+
+def _check_method(target: type, method: str, why: str) -> None:
+    found = getattr(target, method, None)
+    if found is None or found is getattr(CacheAdapter, method):
+        raise AdapterFault(f"{target.__qualname__} does not define {method}(), but {why}; define it, or do not claim the capability.")
+    if not callable(found):
+        raise AdapterFault(f"{target.__qualname__}.{method} is {_a(found)}, not a method.")
+
+
+def _check_capabilities(name: str, claimed: Capabilities) -> None:
+    def fail(what: str) -> AdapterFault:
+        return AdapterFault(f"{name}.capabilities(): {what}.")
+
+    for field in ("groups", "namespace_fields", "null_blocks", "policy", "block_sizes"):
+        value = getattr(claimed, field)
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise fail(f"{field} is {_a(value)}; it must be a collection")
+    if not claimed.groups:
+        raise fail("groups is empty; a cache has at least one group of layers")
+    for group in claimed.groups:
+        _check_group(fail, group)
+    unknown = sorted(set(claimed.namespace_fields) - set(NAMESPACE_FIELDS))
+    if unknown:
+        raise fail(f"namespace_fields names {unknown[0]!r}; the fields are {', '.join(NAMESPACE_FIELDS)}")
+    unknown = sorted(set(claimed.policy) - set(POLICIES))
+    if unknown:
+        raise fail(f"policy names {unknown[0]!r}; the policies are {', '.join(POLICIES)}")
+    if not claimed.block_sizes or not all(isinstance(size, int) and size >= 1 for size in claimed.block_sizes):
+        raise fail(f"block_sizes is {claimed.block_sizes!r}; give at least one, each 1 or more")
+    if not isinstance(claimed.max_blocks, int) or claimed.max_blocks < 1:
+        raise fail(f"max_blocks is {claimed.max_blocks!r}; it must be 1 or more")
+    if claimed.capacity is not None and not isinstance(claimed.capacity, int) and not callable(claimed.capacity):
+        raise fail(f"capacity is {_a(claimed.capacity)}; give a number, a function of num_blocks, or None")
+
+
+def _check_group(fail: Callable[[str], AdapterFault], group: object) -> None:
+    if not isinstance(group, Group):
+        raise fail(f"groups holds {_a(group)}; it must hold kvproof.Group")
+    if group.kind in ("compressed", "state"):
+        raise fail(f"the group kind {group.kind!r} is not driven yet; full and sliding_window are")
+    if group.kind not in ("full", "sliding_window"):
+        raise fail(f"there is no group kind {group.kind!r}; there are full, sliding_window, compressed and state")
+    if group.kind == "sliding_window" and (not isinstance(group.window, int) or group.window < 1):
+        raise fail(f"a sliding_window group needs a window of 1 token or more, not {group.window!r}")
+    if group.block_size is not None and (not isinstance(group.block_size, int) or group.block_size < 1):
+        raise fail(f"a group's block_size must be 1 token or more, not {group.block_size!r}")
+
+
+class Checked:
+    """One fresh cache behind its adapter, driven by operations, observed in tuples."""
+
+    def __init__(self, target: type, capabilities: Capabilities, *, num_blocks: int, block_size: int) -> None:
+        self.target = target
+        self.capabilities = capabilities
+        self.num_blocks = num_blocks
+        self.groups = len(capabilities.groups)
+        self._nulls = frozenset(capabilities.null_blocks)
+        self._open_steps: list[int] = []
+        try:
+            self.adapter = target(num_blocks=num_blocks, block_size=block_size)
+        except Exception as error:
+            raise AdapterFault(
+                f"{target.__qualname__}(num_blocks={num_blocks}, block_size={block_size}) raised {_told(error)}; "
+                f"the suite builds caches with these two keyword arguments, within capabilities().block_sizes and max_blocks."
+            ) from error
+
+    # -- operations -----------------------------------------------------------------------------------------------------------------------------
+
+    def do(self, op: Op) -> Outcome:
+        """Run one operation. Raises AdapterFault for anything but an answer, OutOfBlocks or Refused."""
+        try:
+            return _DO[type(op)](self, op)
+        except AdapterFault:
+            raise
+        except OutOfBlocks:
+            if isinstance(op, Extend | Fork):
+                return OutOfBlocksSeen()
+            raise AdapterFault(f"{_call(op)} raised OutOfBlocks; only extend and fork may.") from None
+        except Refused as refused:
+            return RefusedSeen(str(refused))
+        except Exception as error:
+            if isinstance(op, Release):
+                return Raised(_told(error))
+            mend = "; a cache that has no room raises kvproof.OutOfBlocks" if isinstance(op, Extend | Fork) else ""
+            raise AdapterFault(f"{_call(op)} raised {_told(error)}{mend}.") from error
+
+    def _admit(self, op: Admit) -> None:
+        self._nothing(op, self.adapter.admit(op.seq, op.prompt, op.namespace))
+
+    def _match(self, op: Match) -> Hit:
+        found = self.adapter.match(op.seq)
+        if not isinstance(found, Hit):
+            raise AdapterFault(f"{_call(op)} returned {_a(found)}; it must return kvproof.Hit.")
+        return Hit(self._count(op, "Hit.tokens", found.tokens))
+
+    def _extend(self, op: Extend) -> Grant:
+        return self._grant(op, self.adapter.extend(op.seq, op.count, op.drafts))
+
+    def _commit(self, op: Commit) -> None:
+        self._nothing(op, self.adapter.commit(op.seq, op.accepted))
+
+    def _append(self, op: Append) -> None:
+        self._nothing(op, self.adapter.append(op.seq, op.tokens))
+
+    def _truncate(self, op: Truncate) -> None:
+        self._nothing(op, self.adapter.truncate(op.seq, op.length))
+
+    def _fork(self, op: Fork) -> Grant:
+        return self._grant(op, self.adapter.fork(op.parent, op.child))
+
+    def _release(self, op: Release) -> None:
+        self._nothing(op, self.adapter.release(op.seq, op.reason))
+
+    def _begin_step(self, op: BeginStep) -> int:
+        step = self._integer(op, "the step id", self.adapter.begin_step())
+        if step in self._open_steps:
+            raise AdapterFault(f"{_call(op)} returned {step}, the id of a step that is still open.")
+        self._open_steps.append(step)
+        return step
+
+    def _end_step(self, op: EndStep) -> None:
+        self._nothing(op, self.adapter.end_step(self._open_steps.pop(op.step)))
+
+    def _evict(self, op: Evict) -> int:
+        blocks = tuple(b for b in op.blocks if 0 <= b < self.num_blocks and b not in self._nulls)
+        return self._count(op, "the number of dropped blocks", self.adapter.evict(blocks))
+
+    def _reset(self, op: Reset) -> bool:
+        return self._could(op, self.adapter.reset())
+
+    def _swap_out(self, op: SwapOut) -> bool:
+        return self._could(op, self.adapter.swap_out(op.seq))
+
+    def _swap_in(self, op: SwapIn) -> bool:
+        return self._could(op, self.adapter.swap_in(op.seq))
+
+    # -- observations ---------------------------------------------------------------------------------------------------------------------------
+
+    def tables(self, seq: int) -> Tables:
+        """The block table of `seq` in every group."""
+        return tuple(self._table("block_table", seq, group) for group in range(self.groups))
+
+    def worker_tables(self, seq: int) -> Tables:
+        """The device's block table of `seq` in every group."""
+        return tuple(self._table("worker_table", seq, group) for group in range(self.groups))
+
+    def books(self) -> Books:
+        """The cache's own books; empty where it claims none."""
+        if not self.capabilities.snapshot:
+            return Books()
+        shot = self._asked("snapshot()", self.adapter.snapshot)
+        if not isinstance(shot, Snapshot):
+            raise AdapterFault(f"snapshot() returned {_a(shot)}; it must return kvproof.Snapshot.")
+        return Books(
+            refcounts=None if shot.refcounts is None else self._counts(shot.refcounts),
+            free=None if shot.free is None else self._blocks("Snapshot.free", shot.free),
+            cached=None if shot.cached is None else frozenset(self._blocks("Snapshot.cached", shot.cached)) - self._nulls,
+            retiring=None if shot.retiring is None else frozenset(self._blocks("Snapshot.retiring", shot.retiring)) - self._nulls,
+        )
+
+    def events(self) -> list[Event]:
+        """The events since the last call."""
+        taken = self._asked("take_events()", self.adapter.take_events)
+        if isinstance(taken, str) or not isinstance(taken, Iterable):
+            raise AdapterFault(f"take_events() returned {_a(taken)}; it must return a sequence of kvproof.Event.")
+        return [self._event(event) for event in taken]
+
+    def _event(self, event: object) -> Event:
+        if not isinstance(event, Event) or event.kind not in ("stored", "removed", "cleared"):
+            raise AdapterFault(f"take_events() returned {event!r}; each must be a kvproof.Event of kind stored, removed or cleared.")
+        blocks = [event.blocks] if isinstance(event.blocks, int) else event.blocks
+        return Event(event.kind, self._blocks("Event.blocks", blocks), event.reason)
+
+    # -- shapes ---------------------------------------------------------------------------------------------------------------------------------
+
+    def _asked(self, call: str, method: Callable[..., Any], *arguments: int) -> Any:  # noqa: ANN401 -- an adapter may return anything
+        try:
+            return method(*arguments)
+        except Exception as error:
+            raise AdapterFault(f"{call} raised {_told(error)}.") from error
+
+    def _table(self, method: str, seq: int, group: int) -> Table:
+        raw = self._asked(f"{method}({seq}, {group})", getattr(self.adapter, method), seq, group)
+        try:
+            table = tuple(raw)
+        except TypeError:
+            raise AdapterFault(f"{method}({seq}, {group}) returned {_a(raw)}; it must return a sequence of block ids.") from None
+        if self._nulls and not self._nulls.isdisjoint(table):
+            table = tuple(None if block in self._nulls else block for block in table)
+        for block in table:
+            if block is not None and not (type(block) is int and 0 <= block < self.num_blocks):
+                return tuple(None if b is None else self._block(f"{method}({seq}, {group})", b) for b in table)
+        return table
+
+    def _block(self, where: str, block: object) -> int:
+        number = _index(block)
+        if number is None:
+            raise AdapterFault(f"{where} holds {_a(block)}; block ids are integers.")
+        if not 0 <= number < self.num_blocks:
+            raise AdapterFault(f"{where} holds block {number}, but the pool has blocks 0 to {self.num_blocks - 1}.")
+        return number
+
+    def _blocks(self, where: str, blocks: object) -> tuple[int, ...]:
+        if isinstance(blocks, str) or not isinstance(blocks, Iterable):
+            raise AdapterFault(f"{where} is {_a(blocks)}; it must be a collection of block ids.")
+        return tuple(self._block(where, block) for block in blocks)
+
+    def _counts(self, counts: object) -> dict[int, int]:
+        if not isinstance(counts, Mapping):
+            raise AdapterFault(f"Snapshot.refcounts is {_a(counts)}; it must map block ids to counts.")
+        checked = {}
+        for block, count in counts.items():
+            number = _index(count)
+            if number is None:
+                raise AdapterFault(f"Snapshot.refcounts counts {_a(count)} for block {block}; counts are integers.")
+            if number and block not in self._nulls:
+                checked[self._block("Snapshot.refcounts", block)] = number
+        return checked
+
+    def _grant(self, op: Op, grant: object) -> Grant:
+        if not isinstance(grant, Grant):
+            raise AdapterFault(f"{_call(op)} returned {_a(grant)}; it must return kvproof.Grant.")
+        copies = []
+        for copy in self._iterable(op, "Grant.copies", grant.copies):
+            if not isinstance(copy, tuple | list) or len(copy) != 3:  # noqa: PLR2004 -- (group, source, destination)
+                raise AdapterFault(f"{_call(op)}: Grant.copies holds {copy!r}; each copy is (group, source block, destination block).")
+            group = _index(copy[0])
+            if group is None or not 0 <= group < self.groups:
+                raise AdapterFault(f"{_call(op)}: Grant.copies names group {copy[0]!r}, but there are {self.groups} groups, numbered from 0.")
+            copies.append((group, self._block("Grant.copies", copy[1]), self._block("Grant.copies", copy[2])))
+        zeroed = tuple(self._block("Grant.zeroed", block) for block in self._iterable(op, "Grant.zeroed", grant.zeroed))
+        return Grant(tuple(copies), zeroed, self._count(op, "Grant.adopted", grant.adopted))
+
+    def _iterable(self, op: Op, what: str, value: object) -> Iterable[Any]:
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise AdapterFault(f"{_call(op)}: {what} is {_a(value)}; it must be a sequence.")
+        return value
+
+    def _integer(self, op: Op, what: str, value: object) -> int:
+        number = _index(value)
+        if number is None:
+            raise AdapterFault(f"{_call(op)}: {what} is {_a(value)}; it must be an integer.")
+        return number
+
+    def _count(self, op: Op, what: str, value: object) -> int:
+        number = self._integer(op, what, value)
+        if number < 0:
+            raise AdapterFault(f"{_call(op)}: {what} is {number}; it cannot be negative.")
+        return number
+
+    def _could(self, op: Op, value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        if type(value).__name__ in ("bool", "bool_") and type(value).__module__ == "numpy":
+            return bool(value)
+        raise AdapterFault(f"{_call(op)} returned {_a(value)}; it must return True or False.")
+
+    def _nothing(self, op: Op, value: object) -> None:
+        if value is not None:
+            raise AdapterFault(f"{_call(op)} returned {_a(value)}; it must return nothing.")
+
+
+_DO: Final[dict[type[Op], Callable[..., Outcome]]] = {
+    Admit: Checked._admit,
+    Match: Checked._match,
+    Extend: Checked._extend,
+    Commit: Checked._commit,
+    Append: Checked._append,
+    Truncate: Checked._truncate,
+    Fork: Checked._fork,
+    Release: Checked._release,
+    BeginStep: Checked._begin_step,
+    EndStep: Checked._end_step,
+    Evict: Checked._evict,
+    Reset: Checked._reset,
+    SwapOut: Checked._swap_out,
+    SwapIn: Checked._swap_in,
+}
+
+
+def _index(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _call(op: Op) -> str:
+    """The adapter call that an operation makes, as a reader would write it."""
+    names = {"beginstep": "begin_step", "endstep": "end_step", "swapout": "swap_out", "swapin": "swap_in"}
+    name = type(op).__name__.lower()
+    arguments = ", ".join(repr(getattr(op, field)) for field in op.__struct_fields__ if field != "namespace")
+    return f"{names.get(name, name)}({arguments})"
+
+
+def _told(error: BaseException) -> str:
+    """An exception as one line: its type, message and the line of the adapter that raised it."""
+    message = str(error).splitlines()
+    where = ""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is not None:
+        code = traceback.tb_frame.f_code
+        where = f" at {inspect.getfile(code).rsplit('/', 1)[-1]}:{traceback.tb_lineno}"
+    return f"{type(error).__name__}{': ' + message[0] if message else ''}{where}"
+
+
+def _a(value: object) -> str:
+    shown = repr(value)
+    return f"{type(value).__name__} {shown}" if len(shown) <= 60 else f"{type(value).__name__} {shown[:57]}..."

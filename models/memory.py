@@ -1,0 +1,157 @@
+"""Ghost memory: for every physical slot, what a forward pass would have left there.
+
+A content is one integer: the interned prefix (namespace, all tokens up to the position) and the group of layers. Device work runs in queue order, so a write
+is visible to everything that is queued after it; only work that was never launched can still be taken back, when its sequence is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+How: TypeAlias = Literal["reused", "evicted", "reset", "rejected", "abandoned", "overwritten", "zeroed"]
+"""Why a content can no longer be matched where it was."""
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Where a content was last, and what became of it."""
+
+    how: How
+    block: int
+    step: int
+
+
+class Work(msgspec.Struct):
+    """Device work of one pass, in the order it runs: clear, copy as one batch, write."""
+
+    zeroed: Sequence[int] = ()
+    copies: Sequence[tuple[int, int]] = ()
+    writes: Sequence[tuple[int, int]] = ()
+    """(slot, content) pairs."""
+
+
+EMPTY = 0
+
+
+class GhostMemory:
+    """The contents of `num_blocks` blocks of `stride` slots each, seen as of the last queued work."""
+
+    def __init__(self, num_blocks: int, stride: int) -> None:
+        self.stride = stride
+        self.slots = [EMPTY] * (num_blocks * stride)
+        self.drafts: set[int] = set()
+        """Slots whose content is a draft that was not accepted yet."""
+        self.forgotten: dict[int, How] = {}
+        """Held blocks whose content was evicted or reset and not published again since."""
+        self.lost: dict[int, Lost] = {}
+        self.touched: set[int] = set()
+        """Blocks whose slots changed since the spec last looked."""
+        self.step = 0
+        self._where: dict[int, set[int]] = {}
+        self._launched = list(self.slots)
+        self._queue: list[Work] = []
+
+    # -- reading ----------------------------------------------------------------------------------------------------------------------------
+
+    def where(self, content: int) -> Iterable[int]:
+        """The slots that hold `content` now."""
+        return self._where.get(content, ())
+
+    def block_of(self, slot: int) -> int:
+        """The block that `slot` lies in."""
+        return slot // self.stride
+
+    def holds(self, block: int, contents: Sequence[int], offset: int = 0) -> bool:
+        """Whether the slots of `block` from `offset` on show exactly `contents`."""
+        start = block * self.stride + offset
+        return self.slots[start : start + len(contents)] == list(contents)
+
+    # -- device work ------------------------------------------------------------------------------------------------------------------------
+
+    def run(self, work: Work, *, launched: bool) -> None:
+        """Run `work` in queue order. Work that is not launched yet can be taken back by `abandon`."""
+        self._run(work)
+        if launched:
+            self._sync(work)
+        else:
+            self._queue.append(work)
+
+    def launch(self) -> None:
+        """Everything queued is now on the device and can no longer be taken back."""
+        self._launched[:] = self.slots
+        self._queue.clear()
+
+    def abandon(self, work: Work) -> None:
+        """Work that was queued but never launched never runs: replay the rest of the queue without it."""
+        self._queue.remove(work)
+        now, self.slots = self.slots, list(self._launched)
+        for other in self._queue:
+            self._apply(self.slots, other)
+        then, self.slots = self.slots, now
+        for slot, content in enumerate(then):
+            if now[slot] != content:
+                self.put(slot, content, "abandoned")
+
+    def clear(self, block: int, how: How) -> None:
+        """Nothing in `block` is content any more."""
+        first = block * self.stride
+        for slot in range(first, first + self.stride):
+            if self.slots[slot]:
+                self.put(slot, EMPTY, how)
+            self._launched[slot] = EMPTY
+        self.forgotten.pop(block, None)
+
+    def reject(self, slot: int, content: int) -> None:
+        """The draft `content` in `slot` never was a token."""
+        if self.slots[slot] == content and slot in self.drafts:
+            self.put(slot, EMPTY, "rejected")
+            self._launched[slot] = EMPTY
+
+    def put(self, slot: int, content: int, how: How = "overwritten") -> None:
+        """`slot` now shows `content`; what it showed before is lost in the way `how` says."""
+        old = self.slots[slot]
+        block = slot // self.stride
+        if old and old != content:
+            self._where[old].discard(slot)
+            self.lost[old] = Lost(how, block, self.step)
+        if content:
+            self._where.setdefault(content, set()).add(slot)
+        self.slots[slot] = content
+        self.drafts.discard(slot)
+        self.touched.add(block)
+
+    def _run(self, work: Work) -> None:
+        for block in work.zeroed:
+            self.clear(block, "zeroed")
+        moved = [(target, self._block(source)) for source, target in work.copies]
+        for target, contents in moved:
+            for offset, content in enumerate(contents):
+                if self.slots[target * self.stride + offset] != content:
+                    self.put(target * self.stride + offset, content)
+        for slot, content in work.writes:
+            self.put(slot, content)
+
+    def _apply(self, slots: list[int], work: Work) -> None:
+        stride = self.stride
+        for block in work.zeroed:
+            slots[block * stride : (block + 1) * stride] = [EMPTY] * stride
+        moved = [(target, slots[source * stride : (source + 1) * stride]) for source, target in work.copies]
+        for target, contents in moved:
+            slots[target * stride : (target + 1) * stride] = contents
+        for slot, content in work.writes:
+            slots[slot] = content
+
+    def _sync(self, work: Work) -> None:
+        if not self._queue:
+            self._apply(self._launched, work)
+            return
+        # Work that runs at once although other work still waits (the copies of a fork): it reads what the queue will have left there.
+        for slot in [s for _, target in work.copies for s in range(target * self.stride, (target + 1) * self.stride)]:
+            self._launched[slot] = self.slots[slot]
+        for slot, content in work.writes:
+            self._launched[slot] = content
+
+    def _block(self, block: int) -> list[int]:
+        return self.slots[block * self.stride : (block + 1) * self.stride]

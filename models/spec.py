@@ -1,0 +1,598 @@
+"""The acceptor: says whether any correct cache could have answered as this one did.
+
+It never predicts which physical block a cache picks. It takes an operation, what the cache answered, and what its block tables and books show afterwards; it
+updates the ghosts and then asks every law that the operation concerns. The laws are in `checks`; here is what each operation means.
+
+Usage:
+
+    spec = Spec(capabilities, num_blocks=8, block_size=2)
+    if spec.enabled(op):
+        violation = spec.apply(op, outcome, seen)   # None: some correct cache could have done that
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import msgspec
+
+from kvproof.models import checks
+from kvproof.models.capabilities import Capabilities
+from kvproof.models.checks import Broken
+from kvproof.models.layouts import blocks_for, window_low
+from kvproof.models.memory import EMPTY, GhostMemory, Work
+from kvproof.models.ops import (
+    Admit,
+    Append,
+    BeginStep,
+    Commit,
+    EndStep,
+    Evict,
+    Extend,
+    Fork,
+    Match,
+    Op,
+    Release,
+    Reset,
+    SwapIn,
+    SwapOut,
+    Truncate,
+    op_name,
+)
+from kvproof.models.outcomes import Grant, Hit
+from kvproof.models.prefixes import PrefixTree
+from kvproof.models.state import Deferral, Evicted, Pass, Seen, Sequence, Table, Tables
+
+MAX_OPEN_STEPS: Final = 3
+"""Engines keep at most two or three steps in flight; more finds nothing new and makes programs long."""
+
+
+class OutOfBlocksSeen(msgspec.Struct, frozen=True, tag="out-of-blocks"):
+    """The cache raised OutOfBlocks."""
+
+
+class RefusedSeen(msgspec.Struct, frozen=True, tag="refused"):
+    """The cache raised Refused."""
+
+    reason: str = ""
+
+
+class Raised(msgspec.Struct, frozen=True, tag="raised"):
+    """The cache raised an exception of its own where the contract says that nothing happens (a repeated release)."""
+
+    error: str
+
+
+Outcome: TypeAlias = Hit | Grant | bool | int | None | OutOfBlocksSeen | RefusedSeen | Raised
+"""What an operation answered."""
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A broken law: which one, at which step of the program (0-based), and why, in prose."""
+
+    law: str
+    step: int
+    reason: str
+
+
+class ContractBroken(Exception):  # noqa: N818 -- it accuses the adapter, not the cache
+    """The adapter answered something that the contract rules out whatever the cache did."""
+
+
+class Spec:
+    """The state that a correct cache must be in, up to its free choices, and the laws that judge each step."""
+
+    def __init__(self, capabilities: Capabilities, *, num_blocks: int, block_size: int) -> None:
+        self.capabilities = capabilities
+        self.num_blocks = num_blocks
+        self.block_sizes = tuple(group.block_size or block_size for group in capabilities.groups)
+        self.windows = tuple(group.window if group.kind == "sliding_window" else None for group in capabilities.groups)
+        self.null_blocks = frozenset(capabilities.null_blocks)
+        self.universe = frozenset(range(num_blocks)) - self.null_blocks
+        self.usable = _usable(capabilities, num_blocks, len(self.universe))
+        self.tree = PrefixTree()
+        self.memory = GhostMemory(num_blocks, max(self.block_sizes))
+        self.sequences: dict[int, Sequence] = {}
+        self.live: dict[int, Sequence] = {}
+        self.passes: list[Pass] = []
+        """Passes that were extended and are neither committed, abandoned nor (if released in flight) finished."""
+        self.steps: list[list[Pass]] = []
+        """The passes of each open step, oldest step first."""
+        self.deferrals: list[Deferral] = []
+        self.used_at: dict[int, int] = {}
+        """Step at which a holder last used the block."""
+        self.seen_at: dict[int, int] = {}
+        """Last step that any notion of recency could take for the block's last use: a use, a match, or being let go."""
+        self.let_go: dict[int, tuple[int, int, int, int]] = {}
+        """block -> (step, sequence, group, index) of the release that left it unheld."""
+        self.evicted: list[Evicted] = []
+        """Matchable blocks that this operation handed out."""
+        self.any_drop = False
+        """Whether any holder has let go of any block so far."""
+        self.seen = Seen()
+        self.owners: dict[int, list[tuple[int, int, int]]] = {}
+        """block -> (sequence, group, index) of every table entry that lists it."""
+        self.step = 0
+        self.exercised: Counter[str] = Counter()
+
+    # -- what a program may do ----------------------------------------------------------------------------------------------------------------
+
+    def enabled(self, op: Op) -> bool:
+        """Whether the precondition of `op` holds now. Operations that are not enabled are skipped."""
+        return _ENABLED[type(op)](self, op)
+
+    # -- what the cache did -------------------------------------------------------------------------------------------------------------------
+
+    def apply(self, op: Op, outcome: Outcome, seen: Seen) -> Violation | None:
+        """Judge one enabled operation. After a violation the spec must not be used again."""
+        self.memory.step = self.step
+        self.memory.touched.clear()
+        self.evicted.clear()
+        before, self.seen = self.seen, seen
+        self.owners = _owners(seen)
+        try:
+            if outcome is False or isinstance(outcome, OutOfBlocksSeen | RefusedSeen):
+                checks.failure_changes_nothing(self, op, before)
+                if isinstance(outcome, OutOfBlocksSeen) and isinstance(op, Extend):
+                    checks.no_spurious_exhaustion(self, op)
+            else:
+                _APPLY[type(op)](self, op, outcome, before)
+            self._note_drops(op, before)
+            checks.everything(self, op, before)
+        except Broken as broken:
+            return Violation(law=broken.law, step=self.step, reason=broken.reason)
+        self.step += 1
+        return None
+
+    # -- queries that checks and generators share -----------------------------------------------------------------------------------------------
+
+    def content(self, sequence: Sequence, group: int, position: int) -> int:
+        """The ghost that `position` of `sequence` must show in `group`."""
+        return sequence.path[position] * len(self.block_sizes) + group
+
+    def slot(self, group: int, table: Table, position: int) -> int | None:
+        """The slot in ghost memory of `position`, or None where the table has no block for it."""
+        index, offset = divmod(position, self.block_sizes[group])
+        block = table[index] if index < len(table) else None
+        return None if block is None else block * self.memory.stride + offset
+
+    def readable(self, sequence: Sequence, group: int) -> range:
+        """The positions that the next token of `sequence` reads in `group`."""
+        return range(window_low(sequence.computed, self.windows[group]), sequence.computed)
+
+    def tables(self, sequence: Sequence) -> Tables:
+        """The block tables last seen of `sequence`."""
+        return self.seen.tables.get(sequence.seq) or ((),) * len(self.block_sizes)
+
+    def pins(self) -> Counter[int]:
+        """block -> how many holders besides tables a cache may count: passes out, their copies, and drops deferred until they finish."""
+        pins: Counter[int] = Counter()
+        for out in self.passes:
+            pins.update(out.blocks)
+            pins.update(out.copied)
+        pins.update(deferral.block for deferral in self.deferrals)
+        return pins
+
+    def fenced(self) -> dict[int, Pass]:
+        """The blocks that launched device work may still read or write."""
+        return {block: out for step in self.steps for out in step for block in out.blocks}
+
+    # -- preconditions --------------------------------------------------------------------------------------------------------------------------
+
+    def _idle(self, seq: int) -> Sequence | None:
+        """The sequence, if it is live, on the device, and has no pass out."""
+        sequence = self.live.get(seq)
+        return sequence if sequence and sequence.out is None and not sequence.swapped else None
+
+    def _can_admit(self, op: Admit) -> bool:
+        return op.seq not in self.sequences and len(op.prompt) > 0
+
+    def _can_match(self, op: Match) -> bool:
+        sequence = self._idle(op.seq)
+        return self.capabilities.prefix and sequence is not None and sequence.computed == 0 and len(sequence.known) > 0
+
+    def _can_extend(self, op: Extend) -> bool:
+        sequence = self._idle(op.seq)
+        if sequence is None or op.count < 1 or sequence.computed >= len(sequence.known):
+            return False
+        if not op.drafts:
+            return True
+        return self.capabilities.drafts and sequence.computed > 0 and sequence.computed + op.count >= len(sequence.known)
+
+    def _can_commit(self, op: Commit) -> bool:
+        sequence = self.live.get(op.seq)
+        return sequence is not None and sequence.out is not None and sequence.out.finished and 0 <= op.accepted <= len(sequence.out.drafts)
+
+    def _can_append(self, op: Append) -> bool:
+        return self._idle(op.seq) is not None and len(op.tokens) > 0
+
+    def _can_truncate(self, op: Truncate) -> bool:
+        sequence = self._idle(op.seq)
+        return self.capabilities.truncate and sequence is not None and 1 <= op.length <= sequence.computed
+
+    def _can_fork(self, op: Fork) -> bool:
+        return self.capabilities.fork and self._idle(op.parent) is not None and op.child not in self.sequences
+
+    def _can_release(self, op: Release) -> bool:
+        return op.seq in self.sequences
+
+    def _can_begin(self, op: BeginStep) -> bool:  # noqa: ARG002
+        return self.capabilities.steps and len(self.steps) < MAX_OPEN_STEPS
+
+    def _can_end(self, op: EndStep) -> bool:
+        return self.capabilities.steps and op.step == 0 and len(self.steps) > 0
+
+    def _can_evict(self, op: Evict) -> bool:
+        return self.capabilities.evict and any(block in self.universe for block in op.blocks)
+
+    def _can_reset(self, op: Reset) -> bool:  # noqa: ARG002
+        return self.capabilities.reset
+
+    def _can_swap_out(self, op: SwapOut) -> bool:
+        sequence = self._idle(op.seq)
+        return self.capabilities.swap and sequence is not None and sequence.computed > 0
+
+    def _can_swap_in(self, op: SwapIn) -> bool:
+        sequence = self.live.get(op.seq)
+        return self.capabilities.swap and sequence is not None and sequence.swapped
+
+    # -- meanings -------------------------------------------------------------------------------------------------------------------------------
+
+    def _admit(self, op: Admit, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+        path = self.tree.path(self.tree.root(op.namespace), op.prompt)
+        self._know(Sequence(op.seq, op.namespace, list(op.prompt), path))
+
+    def _match(self, op: Match, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+        if not isinstance(outcome, Hit):
+            raise ContractBroken("match must return a Hit")
+        sequence = self.live[op.seq]
+        checks.hit(self, sequence, outcome.tokens)
+        for position in range(min(outcome.tokens, len(sequence.path))):
+            for group in range(len(self.block_sizes)):
+                for slot in self.memory.where(self.content(sequence, group, position)):
+                    self.seen_at[self.memory.block_of(slot)] = self.step
+
+    def _extend(self, op: Extend, outcome: Outcome, before: Seen) -> None:
+        grant = self._grant(outcome)
+        sequence = self.live[op.seq]
+        if grant.adopted and sequence.computed:
+            raise ContractBroken(
+                f"extend reported adopted={grant.adopted} for a sequence that has already computed {sequence.computed} tokens"
+            )
+        if grant.adopted and not self.capabilities.prefix:
+            raise ContractBroken(f"extend reported adopted={grant.adopted}, but the capability prefix is not claimed")
+        first = sequence.computed == 0
+        if first:
+            checks.adoption(self, sequence, grant)
+            sequence.computed = grant.adopted
+        out = self._new_pass(sequence, op, grant)
+        checks.copy_batch(self, op, grant)
+        self._take_blocks(sequence, before, out.start, {target for _, _, target in grant.copies}, self._rewritten(sequence, out))
+        checks.room(self, sequence, out)
+        checks.exclusive_write(self, sequence, out, grant)
+        out.work = self._work(sequence, out, grant)
+        self.memory.run(out.work, launched=not self.capabilities.steps)
+        self._mark_drafts(sequence, out)
+        sequence.out = out
+        sequence.asked = max(sequence.asked, out.end)
+        self.passes.append(out)
+        out.finished = not self.capabilities.steps
+        if not self.capabilities.steps:
+            checks.mirror(self, [out])
+        self._use(sequence)
+
+    def _commit(self, op: Commit, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+        sequence = self.live[op.seq]
+        out = sequence.out
+        assert out is not None
+        rejected = len(out.drafts) - op.accepted
+        self._reject_drafts(out, op.accepted)
+        sequence.known.extend(out.drafts[: op.accepted])
+        sequence.path.extend(out.path[: op.accepted])
+        sequence.computed = out.known_end + op.accepted
+        sequence.out = None
+        self._finish(out)
+        self._take_blocks(sequence, before, sequence.computed, set())
+        self._use(sequence, certainly=True)
+        if rejected:
+            self.exercised["rejection-forgets"] += 1
+
+    def _append(self, op: Append, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+        sequence = self.live[op.seq]
+        start = sequence.path[-1] if sequence.path else self.tree.root(sequence.namespace)
+        sequence.known.extend(op.tokens)
+        sequence.path.extend(self.tree.path(start, op.tokens))
+
+    def _truncate(self, op: Truncate, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+        sequence = self.live[op.seq]
+        del sequence.known[op.length :]
+        del sequence.path[op.length :]
+        sequence.computed = sequence.asked = op.length
+        self._take_blocks(sequence, before, op.length, set())
+        self.exercised["truncate-exact"] += 1
+
+    def _fork(self, op: Fork, outcome: Outcome, before: Seen) -> None:
+        grant = self._grant(outcome)
+        parent = self.live[op.parent]
+        child = Sequence(op.child, parent.namespace, list(parent.known), list(parent.path), parent.computed, parent.asked)
+        self._know(child)
+        checks.copy_batch(self, op, grant)
+        targets = {target for _, _, target in grant.copies}
+        shared = {block for table in self.tables(parent) for block in table if block is not None} - targets
+        self._take_blocks(child, before, child.computed, targets, shared)
+        # The copies of a fork are queued at once: whatever is queued later comes after them.
+        self.memory.run(Work(tuple(grant.zeroed), tuple((source, target) for _, source, target in grant.copies)), launched=True)
+        self._use(child)
+        self.exercised["fork-shares-then-diverges"] += 1
+
+    def _release(self, op: Release, outcome: Outcome, before: Seen) -> None:
+        sequence = self.sequences[op.seq]
+        held_nothing = sequence.computed == 0 and sequence.out is None and not sequence.swapped
+        if sequence.gone or (op.reason == "preempt" and held_nothing):
+            checks.repeated_release(self, op, outcome, before)
+            return
+        if isinstance(outcome, Raised):
+            raise ContractBroken(f"release raised {outcome.error}")
+        if sequence.out is not None:
+            self._drop_pass(sequence.out)
+        sequence.out, sequence.computed, sequence.asked, sequence.swapped, sequence.saved = None, 0, 0, False, ()
+        if op.reason != "preempt":
+            sequence.gone = True
+            del self.live[op.seq]
+        self.exercised["release-once"] += 1
+
+    def _begin(self, op: BeginStep, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+        launched = [out for out in self.passes if not out.launched]
+        for out in launched:
+            out.launched = True
+        self.memory.launch()
+        self.steps.append(launched)
+        checks.mirror(self, launched)
+
+    def _end(self, op: EndStep, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+        for out in self.steps.pop(op.step):
+            out.finished = True
+            if self.live.get(out.seq) is None or self.live[out.seq].out is not out:
+                self._finish(out)
+
+    def _evict(self, op: Evict, outcome: Outcome, before: Seen) -> None:
+        for block in self.universe.intersection(op.blocks):
+            if block in self.owners:
+                self.memory.forgotten[block] = "evicted"
+            else:
+                self.memory.clear(block, "evicted")
+        checks.eviction(self, op, before)
+
+    def _reset(self, op: Reset, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+        for block in self.universe:
+            if block in self.owners:
+                self.memory.forgotten[block] = "reset"
+            else:
+                self.memory.clear(block, "reset")
+        checks.reset(self)
+
+    def _swap_out(self, op: SwapOut, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+        sequence = self.live[op.seq]
+        sequence.saved = tuple(
+            tuple((p, self.memory.slots[slot]) for p in self.readable(sequence, g) if (slot := self.slot(g, table, p)) is not None)
+            for g, table in enumerate(before.tables[op.seq])
+        )
+        sequence.swapped = True
+
+    def _swap_in(self, op: SwapIn, outcome: Outcome, before: Seen) -> None:
+        sequence = self.live[op.seq]
+        sequence.swapped = False
+        # A block that still shows what the sequence needs may be shared again; every other one was handed out and is filled from the slower tier.
+        self._take_blocks(sequence, before, sequence.computed, self._stale_blocks(sequence))
+        writes = []
+        for group, saved in enumerate(sequence.saved):
+            for position, content in saved:
+                slot = self.slot(group, self.tables(sequence)[group], position)
+                if slot is not None:
+                    writes.append((slot, content))
+        self.memory.run(Work(writes=tuple(writes)), launched=True)
+        sequence.saved = ()
+        self._use(sequence)
+        self.exercised["swap-round-trip"] += 1
+
+    # -- pieces of meanings -----------------------------------------------------------------------------------------------------------------------
+
+    def _know(self, sequence: Sequence) -> None:
+        self.sequences[sequence.seq] = self.live[sequence.seq] = sequence
+
+    def _grant(self, outcome: Outcome) -> Grant:
+        if not isinstance(outcome, Grant):
+            raise ContractBroken("extend and fork must return a Grant")
+        for group, _, _ in outcome.copies:
+            if not 0 <= group < len(self.block_sizes):
+                raise ContractBroken(f"Grant.copies names group {group}, but there are {len(self.block_sizes)} groups")
+        return outcome
+
+    def _new_pass(self, sequence: Sequence, op: Extend, grant: Grant) -> Pass:
+        start = sequence.computed
+        count = min(op.count, len(sequence.known) - start)
+        path = self.tree.path(sequence.path[-1], op.drafts) if op.drafts else []
+        blocks = set()
+        for group, table in enumerate(self.tables(sequence)):
+            first = window_low(start, self.windows[group]) // self.block_sizes[group]
+            last = blocks_for(start + count + len(op.drafts), self.block_sizes[group])
+            blocks.update(block for block in table[first:last] if block is not None)
+        copied = frozenset(block for _, source, target in grant.copies for block in (source, target))
+        return Pass(op.seq, start, count, op.drafts, path, Work(), frozenset(blocks | copied), copied, launched=not self.capabilities.steps)
+
+    def _work(self, sequence: Sequence, out: Pass, grant: Grant) -> Work:
+        writes = []
+        path = sequence.path[out.start : out.known_end] + out.path
+        groups = len(self.block_sizes)
+        for group, table in enumerate(self.tables(sequence)):
+            for offset, node in enumerate(path):
+                slot = self.slot(group, table, out.start + offset)
+                if slot is not None:
+                    writes.append((slot, node * groups + group))
+        return Work(tuple(grant.zeroed), tuple((source, target) for _, source, target in grant.copies), tuple(writes))
+
+    def _mark_drafts(self, sequence: Sequence, out: Pass) -> None:
+        for group, table in enumerate(self.tables(sequence)):
+            for position in range(out.known_end, out.end):
+                slot = self.slot(group, table, position)
+                if slot is not None:
+                    self.memory.drafts.add(slot)
+
+    def _reject_drafts(self, out: Pass, accepted: int) -> None:
+        """The first `accepted` drafts become tokens, the others never were."""
+        groups = len(self.block_sizes)
+        never = set(out.path[accepted:])
+        for slot, content in out.work.writes:
+            if content // groups in never:
+                self.memory.reject(slot, content)
+            elif self.memory.slots[slot] == content:
+                self.memory.drafts.discard(slot)
+
+    def _drop_pass(self, out: Pass) -> None:
+        """The sequence of a pass was released: before the launch it never runs, after it nothing stops it."""
+        if out.launched:
+            self._reject_drafts(out, 0)
+            if out.finished:
+                self._finish(out)
+        else:
+            self.memory.abandon(out.work)
+            self._finish(out)
+
+    def _finish(self, out: Pass) -> None:
+        self.passes.remove(out)
+        for step in self.steps:
+            if out in step:
+                step.remove(out)
+        self.deferrals = [d for d in self.deferrals if any(other in self.passes for other in d.until)]
+
+    def _take_blocks(
+        self, sequence: Sequence, before: Seen, computed: int, filled: set[int], shared: set[int] | frozenset[int] = frozenset()
+    ) -> None:
+        """Judge and clear every block that `sequence` was handed: newly listed, and not there for tokens that are already computed.
+
+        `filled` are blocks that were handed out although they lie under computed tokens (copy destinations), `shared` are blocks that a fork shares.
+        """
+        old = before.tables.get(sequence.seq) or ((),) * len(self.block_sizes)
+        for group, table in enumerate(self.tables(sequence)):
+            had = set(old[group])
+            size = self.block_sizes[group]
+            for index, block in enumerate(table):
+                if block is None or block in had or block in shared:
+                    continue
+                if block in filled or index * size >= computed:
+                    checks.handed_out(self, sequence, group, index, block, before)
+                    self.memory.clear(block, "reused")
+
+    def _rewritten(self, sequence: Sequence, out: Pass) -> frozenset[int]:
+        """With the policy `rewrites`: the blocks that already show all that the pass writes there, and that may so be shared by it."""
+        if "rewrites" not in self.capabilities.policy:
+            return frozenset()
+        shown: dict[int, bool] = {}
+        for group, table in enumerate(self.tables(sequence)):
+            for position in range(out.start, out.known_end):
+                slot = self.slot(group, table, position)
+                if slot is not None:
+                    block = self.memory.block_of(slot)
+                    same = self.memory.slots[slot] == self.content(sequence, group, position)
+                    shown[block] = shown.get(block, True) and same
+        return frozenset(block for block, same in shown.items() if same)
+
+    def _stale_blocks(self, sequence: Sequence) -> set[int]:
+        """The blocks of `sequence` that do not show what its computed positions need."""
+        stale = set()
+        for group, table in enumerate(self.tables(sequence)):
+            for position in self.readable(sequence, group):
+                slot = self.slot(group, table, position)
+                if slot is not None and self.memory.slots[slot] != self.content(sequence, group, position):
+                    stale.add(self.memory.block_of(slot))
+        return stale
+
+    def _use(self, sequence: Sequence, *, certainly: bool = False) -> None:
+        """The sequence touches its blocks now; what it holds may be published (again).
+
+        Only at a commit is every notion of recency bound to call that a use: a cache may stamp blocks when work is done, not when it is asked for.
+        """
+        for table in self.tables(sequence):
+            for block in table:
+                if block is not None:
+                    self.seen_at[block] = self.step
+                    self.memory.forgotten.pop(block, None)
+                    if certainly:
+                        self.used_at[block] = self.step
+
+    def _note_drops(self, op: Op, before: Seen) -> None:
+        """Remember every block that a table let go of, and which device work was out at that time."""
+        for seq, tables in before.tables.items():
+            now = self.seen.tables.get(seq, ((),) * len(tables))
+            if now is tables or now == tables:
+                continue
+            for group, table in enumerate(tables):
+                kept = set(now[group])
+                for index, block in enumerate(table):
+                    if block is not None and block not in kept:
+                        self._drop(op, block, (self.step, seq, group, index))
+
+    def _drop(self, op: Op, block: int, where: tuple[int, int, int, int]) -> None:
+        self.any_drop = True
+        self.seen_at[block] = self.step
+        if block not in self.owners:
+            self.let_go[block] = where
+        if isinstance(op, Release):
+            self.memory.forgotten.pop(block, None)
+        if self.passes and self.capabilities.steps:
+            touches = any(out.launched and block in out.blocks for out in self.passes)
+            self.deferrals.append(Deferral(block, tuple(self.passes), touches))
+
+
+def _usable(capabilities: Capabilities, num_blocks: int, universe: int) -> int:
+    capacity = capabilities.capacity
+    if capacity is None:
+        return universe
+    return min(universe, capacity if isinstance(capacity, int) else capacity(num_blocks))
+
+
+def _owners(seen: Seen) -> dict[int, list[tuple[int, int, int]]]:
+    owners: dict[int, list[tuple[int, int, int]]] = {}
+    for seq, tables in seen.tables.items():
+        for group, table in enumerate(tables):
+            for index, block in enumerate(table):
+                if block is not None:
+                    owners.setdefault(block, []).append((seq, group, index))
+    return owners
+
+
+_ENABLED: Final[dict[type[Op], Callable[..., bool]]] = {
+    Admit: Spec._can_admit,
+    Match: Spec._can_match,
+    Extend: Spec._can_extend,
+    Commit: Spec._can_commit,
+    Append: Spec._can_append,
+    Truncate: Spec._can_truncate,
+    Fork: Spec._can_fork,
+    Release: Spec._can_release,
+    BeginStep: Spec._can_begin,
+    EndStep: Spec._can_end,
+    Evict: Spec._can_evict,
+    Reset: Spec._can_reset,
+    SwapOut: Spec._can_swap_out,
+    SwapIn: Spec._can_swap_in,
+}
+
+_APPLY: Final[dict[type[Op], Callable[..., None]]] = {
+    Admit: Spec._admit,
+    Match: Spec._match,
+    Extend: Spec._extend,
+    Commit: Spec._commit,
+    Append: Spec._append,
+    Truncate: Spec._truncate,
+    Fork: Spec._fork,
+    Release: Spec._release,
+    BeginStep: Spec._begin,
+    EndStep: Spec._end,
+    Evict: Spec._evict,
+    Reset: Spec._reset,
+    SwapOut: Spec._swap_out,
+    SwapIn: Spec._swap_in,
+}

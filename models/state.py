@@ -1,0 +1,104 @@
+"""What a correct cache must remember, and what was seen of the one under test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from kvproof.models.memory import Work
+from kvproof.models.ops import Namespace
+
+Table: TypeAlias = tuple[int | None, ...]
+"""A block table: the physical block of each logical block; None where it was skipped."""
+
+Tables: TypeAlias = tuple[Table, ...]
+"""One block table for each group."""
+
+
+class Books(msgspec.Struct, frozen=True):
+    """A snapshot, normalised: null blocks left out, zero counts left out. None where the cache keeps no books."""
+
+    refcounts: dict[int, int] | None = None
+    free: tuple[int, ...] | None = None
+    cached: frozenset[int] | None = None
+    retiring: frozenset[int] | None = None
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Everything that was seen of the cache after one operation. Sequences that are gone are left out."""
+
+    tables: Mapping[int, Tables] = {}
+    books: Books = Books()
+    worker_tables: Mapping[int, Tables] = {}
+    matchable_by_events: frozenset[int] | None = None
+    """The matchable set that replaying all events so far gives; None where the cache claims no events."""
+
+
+class Pass(msgspec.Struct, eq=False):
+    """The forward pass of one extend: positions start to start+count+len(drafts)-1 of a sequence."""
+
+    seq: int
+    start: int
+    count: int
+    drafts: tuple[int, ...]
+    path: list[int]
+    """Interned prefixes of the drafts."""
+    work: Work
+    blocks: frozenset[int] = frozenset()
+    """The blocks that it reads, writes or copies."""
+    copied: frozenset[int] = frozenset()
+    """Sources and destinations of its copies."""
+    launched: bool = False
+    finished: bool = False
+
+    @property
+    def known_end(self) -> int:
+        """One past the last known (not draft) token that it computes."""
+        return self.start + self.count
+
+    @property
+    def end(self) -> int:
+        """One past the last position that it writes."""
+        return self.start + self.count + len(self.drafts)
+
+
+class Sequence(msgspec.Struct, eq=False):
+    """One request. `computed <= len(known)`; while a pass is out, its tokens are known but not computed."""
+
+    seq: int
+    namespace: Namespace
+    known: list[int]
+    path: list[int]
+    """Interned prefix of each known position."""
+    computed: int = 0
+    asked: int = 0
+    """One past the last position that extends have asked room for."""
+    out: Pass | None = None
+    """The pass that was extended and not committed yet."""
+    swapped: bool = False
+    saved: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """While swapped: for each group, the (position, content) pairs that went to the slower tier."""
+    gone: bool = False
+
+
+class Deferral(msgspec.Struct, eq=False):
+    """A holder let go of a block while device work was out. A cache may count it, or keep the block back, until that work is done."""
+
+    block: int
+    until: tuple[Pass, ...]
+    work_touches: bool
+    """Whether that work itself touches the block, so that it must be kept back."""
+
+
+class Evicted(msgspec.Struct, frozen=True):
+    """A matchable block that nobody held and that was handed out, with what was known of its recency."""
+
+    block: int
+    used_at: int
+    """Step at which a holder last used it."""
+    seen_at: int
+    """Last step that any notion of recency could take for its last use."""
+    let_go: tuple[int, int, int, int] | None
+    """(step, sequence, group, index) of the release that left it unheld."""

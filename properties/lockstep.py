@@ -1,0 +1,216 @@
+"""Lockstep: one driver that runs operations on a cache beside the spec. Every generator and every tool drives caches through it.
+
+    lockstep = Lockstep(Adapter, num_blocks=8, block_size=2)
+    for op in program.ops:
+        lockstep.do(op)            # raises LawBroken, AdapterFault or Hung
+    lockstep.spec.exercised        # how often each law was put to the test
+
+`run(program, Adapter)` does that for a whole program and returns what came of it as data.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+import msgspec
+
+from kvproof.impl.checker import AdapterFault, Checked, Hung, read_capabilities
+from kvproof.models.capabilities import Capabilities
+from kvproof.models.ops import Admit, AnyOp, BeginStep, Extend, Fork, Op, Release, op_name
+from kvproof.models.spec import ContractBroken, Outcome, OutOfBlocksSeen, RefusedSeen, Spec, Violation
+from kvproof.models.state import Seen, Tables
+
+OP_SECONDS: Final = 10.0
+"""Default time limit of one operation. Real operations take microseconds; a slow machine under load still takes far less than a second."""
+
+
+class LawBroken(AssertionError):
+    """The cache broke a law."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(f"{violation.law}: {violation.reason}")
+        self.violation = violation
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One operation of a run, what it answered, and what was seen afterwards."""
+
+    op: AnyOp
+    outcome: Outcome
+    seen: Seen
+
+
+class Lockstep:
+    """A fresh cache and the spec beside it."""
+
+    def __init__(
+        self, target: type, *, num_blocks: int, block_size: int, capabilities: Capabilities | None = None, keep_trace: bool = False
+    ) -> None:
+        self.capabilities = capabilities or read_capabilities(target)
+        self.cache = Checked(target, self.capabilities, num_blocks=num_blocks, block_size=block_size)
+        self.spec = Spec(self.capabilities, num_blocks=num_blocks, block_size=block_size)
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.ops: list[Op] = []
+        """Every operation that ran, in order, skipped ones left out."""
+        self.refusals: Counter[str] = Counter()
+        self.trace: list[Step] | None = [] if keep_trace else None
+        self.last_seen = Seen()
+        self._matchable: frozenset[int] | None = frozenset() if self.capabilities.events else None
+
+    def do(self, op: Op) -> bool:
+        """Run `op` on both; False if its precondition does not hold and it was skipped. Raises LawBroken, AdapterFault, Hung."""
+        spec = self.spec
+        if not spec.enabled(op):
+            return False
+        self.ops.append(op)
+        _WATCH.beats += 1
+        outcome = self.cache.do(op)
+        seen = self._observe(op, outcome)
+        if isinstance(outcome, RefusedSeen):
+            self.refusals[op_name(op)] += 1
+        if self.trace is not None:
+            self.trace.append(Step(op, outcome, seen))  # type: ignore[arg-type]
+        try:
+            violation = spec.apply(op, outcome, seen)
+        except ContractBroken as error:
+            raise AdapterFault(f"{error}.") from error
+        if violation is not None:
+            raise LawBroken(violation)
+        self.last_seen = seen
+        return True
+
+    def _observe(self, op: Op, outcome: Outcome) -> Seen:
+        cache = self.cache
+        live = list(self.spec.live)
+        if outcome is None or not isinstance(outcome, OutOfBlocksSeen | RefusedSeen):
+            if isinstance(op, Admit):
+                live.append(op.seq)
+            elif isinstance(op, Fork):
+                live.append(op.child)
+            elif isinstance(op, Release) and op.reason != "preempt" and op.seq in live:
+                live.remove(op.seq)
+        return Seen(
+            {seq: cache.tables(seq) for seq in live},
+            cache.books(),
+            self._worker_tables(op) if self.capabilities.mirror else {},
+            self._replay_events(),
+        )
+
+    def _worker_tables(self, op: Op) -> dict[int, Tables]:
+        """The device's tables of the sequences whose pass is launched by this operation."""
+        if isinstance(op, BeginStep):
+            return {out.seq: self.cache.worker_tables(out.seq) for out in self.spec.passes if not out.launched}
+        if isinstance(op, Extend) and not self.capabilities.steps:
+            return {op.seq: self.cache.worker_tables(op.seq)}
+        return {}
+
+    def _replay_events(self) -> frozenset[int] | None:
+        if self._matchable is None:
+            return None
+        events = self.cache.events()
+        if events:
+            matchable = set(self._matchable)
+            for event in events:
+                if event.kind == "stored":
+                    matchable.update(event.blocks)
+                elif event.kind == "removed":
+                    matchable.difference_update(event.blocks)
+                else:
+                    matchable.clear()
+            self._matchable = frozenset(matchable)
+        return self._matchable
+
+
+class Result(msgspec.Struct):
+    """What came of running one program: at most one of `violation`, `fault` and `hang` is set."""
+
+    ran: list[Op]
+    exercised: Counter[str]
+    refusals: Counter[str]
+    violation: Violation | None = None
+    fault: str = ""
+    hang: str = ""
+    trace: list[Step] | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Nothing was found."""
+        return self.violation is None and not self.fault and not self.hang
+
+
+def run(
+    ops: Sequence[Op],
+    target: type,
+    *,
+    num_blocks: int,
+    block_size: int,
+    capabilities: Capabilities | None = None,
+    keep_trace: bool = False,
+    op_seconds: float = OP_SECONDS,
+) -> Result:
+    """Run the operations on a fresh cache beside the spec. Never raises for what the cache or its adapter do."""
+    lockstep = None
+    try:
+        with time_limit(op_seconds):
+            lockstep = Lockstep(target, num_blocks=num_blocks, block_size=block_size, capabilities=capabilities, keep_trace=keep_trace)
+            for op in ops:
+                lockstep.do(op)
+    except LawBroken as broken:
+        return outcome_of(lockstep, violation=broken.violation)
+    except AdapterFault as fault:
+        return outcome_of(lockstep, fault=str(fault))
+    except Hung as hung:
+        return outcome_of(lockstep, hang=str(hung))
+    return outcome_of(lockstep)
+
+
+def outcome_of(lockstep: Lockstep | None, *, violation: Violation | None = None, fault: str = "", hang: str = "") -> Result:
+    """The result of a run that ended in this way."""
+    if lockstep is None:
+        return Result([], Counter(), Counter(), violation, fault, hang)
+    return Result(lockstep.ops, lockstep.spec.exercised, lockstep.refusals, violation, fault, hang, lockstep.trace)
+
+
+class _Watch:
+    """Counts operations, so that a timer can see whether the current one has been running for too long."""
+
+    beats = 0
+
+
+_WATCH = _Watch()
+
+
+@contextmanager
+def time_limit(op_seconds: float) -> Iterator[None]:
+    """Within it, an operation that runs longer than `op_seconds` is stopped with Hung.
+
+    One timer ticks for all operations, so it costs nothing per operation. It needs the main thread and a POSIX timer; elsewhere nothing is limited.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+    beats, ticks = _WATCH.beats, 0
+    tick = op_seconds / 10
+
+    def on_tick(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        nonlocal beats, ticks
+        ticks = ticks + 1 if _WATCH.beats == beats else 0
+        beats = _WATCH.beats
+        if ticks >= 10:  # noqa: PLR2004 -- ten ticks make op_seconds
+            ticks = 0
+            raise Hung(f"one operation ran for more than {op_seconds:g} s")
+
+    previous = signal.signal(signal.SIGALRM, on_tick)
+    old = signal.setitimer(signal.ITIMER_REAL, tick, tick)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *old)
+        signal.signal(signal.SIGALRM, previous)
