@@ -44,7 +44,7 @@ MAX_BLOCKS: Final = 12
 COLLIDING_BASES: Final = (10, 31, 33, 37, 131, 256, 257, 1000)
 """Multipliers of polynomial hashes seen in caches: adding 1 to a token and taking the base from the next one keeps such a hash."""
 
-WORDS: Final = ("a", "b", "ab", "ba", "aa", "None", "1")
+WORDS: Final = ("a", "b", "ab", "ba", "aa", "None", "", "1")
 """Namespace values that collide where fields are concatenated, or where None is turned into text."""
 
 
@@ -57,7 +57,8 @@ class Config:
         least = 1 + len(capabilities.groups) + len(capabilities.null_blocks)
         most = capabilities.max_blocks if rng.random() < 1 / 16 else MAX_BLOCKS
         nulls = max(capabilities.null_blocks, default=-1) + 1
-        self.num_blocks = min(max(rng.randint(least, max(least, most)), nulls + 1), capabilities.max_blocks)
+        tight = rng.randint(least, max(least, most))
+        self.num_blocks = min(max(tight if rng.random() < 0.7 else most, nulls + 1), capabilities.max_blocks)  # noqa: PLR2004
 
 
 class Swarm:
@@ -72,7 +73,12 @@ class Swarm:
         self._next_seq = 0
         self._said: list[Tokens] = []
         """Everything that any sequence knew or drafted: prompts are cut from it."""
+        self._probes = rng.choice((0, 6, 10)) if capabilities.prefix else 0
+        self._probing: int | None = None
+        self._beliefs: list[tuple[int, Tokens]] = []
+        """What a cache that mixes up its tokens would believe of a sequence: later prompts ask for it."""
         self._alphabet = rng.choice(((0, 1), (0, 1, 2), (0, 1), tuple(range(8)), (1, 2, 11, 12, 21, 112, 211, 1000, 1001)))
+        self._blocks_at_once = rng.choice((2, 3, 5))
         self._family = rng.choice(("plain", "plain", "plain", "swap", "sum", "poly", "wide", "text"))
         self._base = rng.choice(COLLIDING_BASES)
         self._namespaces = self._draw_namespaces()
@@ -82,7 +88,7 @@ class Swarm:
     def next(self, spec: Spec) -> Op | None:
         """The next operation, or None once the program has its length."""
         if self.length <= 0:
-            return None
+            return self._probe(spec)
         for _ in range(50):
             maker = self.rng.choices(self._makers, self._weights)[0]
             op = maker(self, spec)
@@ -90,6 +96,20 @@ class Swarm:
                 self.length -= 1
                 return op
         return self._admit(spec)
+
+    def _probe(self, spec: Spec) -> Op | None:
+        """The last operations of a program ask the prefix index about prompts that it should know, or that it must not."""
+        if self._probes <= 0:
+            return None
+        self._probes -= 1
+        if self._probing is not None:
+            seq, self._probing = self._probing, None
+            return Match(seq) if self._probes % 4 or len(spec.live[seq].known) > 64 else Extend(seq, len(spec.live[seq].known))  # noqa: PLR2004
+        rng = self.rng
+        prompt = self._suspicion() if self._beliefs and rng.random() < 0.6 else self._prompt()  # noqa: PLR2004
+        self._probing = self._next_seq
+        self._next_seq += 1
+        return Admit(self._probing, (*prompt, self._token()), rng.choice(self._namespaces))
 
     # -- swarm --------------------------------------------------------------------------------------------------------------------------------------
 
@@ -155,9 +175,11 @@ class Swarm:
     def _prompt(self) -> Tokens:
         rng = self.rng
         room = self.num_blocks * self.block_size
-        most = room + self.block_size if rng.random() < 0.1 else max(2, min(room, 5 * self.block_size))  # noqa: PLR2004
+        most = room + self.block_size if rng.random() < 0.1 else max(2, min(room, self._blocks_at_once * self.block_size))  # noqa: PLR2004
         if not self._said or rng.random() > (0.8 if self.capabilities.prefix else 0.3):  # noqa: PLR2004
             return self._tokens(self._length(most))
+        if self._beliefs and rng.random() < 0.25:  # noqa: PLR2004
+            return self._suspicion()
         base = rng.choice(self._said[-12:])
         habit = rng.random()
         if habit < 0.35:  # noqa: PLR2004
@@ -166,6 +188,11 @@ class Swarm:
         if habit < 0.6:  # noqa: PLR2004
             return cut + self._tokens(rng.choice((0, 1, self.block_size)))
         return self._mutate(base)[:most] + self._tokens(rng.choice((0, 1)))
+
+    def _suspicion(self) -> Tokens:
+        """A prompt that only a confused cache can know."""
+        _, believed = self.rng.choice(self._beliefs)
+        return believed + self._tokens(self.rng.choice((0, 1, 1, self.block_size)))
 
     def _mutate(self, tokens: Tokens) -> Tokens:
         """Change `tokens` a little, in a way that the program's family of weak hashes would not see."""
@@ -224,6 +251,10 @@ class Swarm:
         return BeginStep() if self.rng.random() < 0.1 else None  # noqa: PLR2004
 
     def _match(self, spec: Spec) -> Op | None:
+        if self.rng.random() < 0.3:  # noqa: PLR2004
+            sequence = self._pick(s for s in spec.live.values() if s.computed == 0 and s.path[-1] in spec.hits)
+            if sequence is not None:
+                return Match(sequence.seq)
         sequence = self._pick(s for s in spec.live.values() if s.computed == 0)
         return sequence and Match(sequence.seq)
 
@@ -250,8 +281,22 @@ class Swarm:
         sequence = self._pick(s for s in spec.live.values() if s.out is not None and s.out.finished)
         if sequence is None or sequence.out is None:
             return None
-        drafts = len(sequence.out.drafts)
-        return Commit(sequence.seq, self.rng.choice((0, 0, drafts, self.rng.randint(0, drafts))))
+        drafts = sequence.out.drafts
+        accepted = self.rng.choice((0, len(drafts), self.rng.randint(0, len(drafts)), self.rng.randint(0, len(drafts))))
+        if drafts:
+            self._say_mistakes(sequence, drafts, accepted)
+        return Commit(sequence.seq, accepted)
+
+    def _say_mistakes(self, sequence: Sequence, drafts: Tokens, accepted: int) -> None:
+        """Remember what a cache that mixes up accepted and rejected drafts would believe."""
+        known = tuple(sequence.known)
+        for wrong in {drafts, drafts[accepted:], drafts[len(drafts) - accepted :]}:
+            if wrong != drafts[: len(wrong)] or len(wrong) > accepted:
+                self._believe(sequence, (*known, *wrong))
+
+    def _believe(self, sequence: Sequence, tokens: Tokens) -> None:
+        self._beliefs.append((sequence.seq, tokens))
+        del self._beliefs[:-8]
 
     def _append(self, spec: Spec) -> Op | None:
         sequence = self._pick(s for s in spec.live.values() if s.out is None and (s.computed == len(s.known) or self.rng.random() < 0.1))  # noqa: PLR2004
@@ -259,11 +304,17 @@ class Swarm:
             return None
         tokens = self._continuation(sequence, self.rng.choice((1, 1, 1, 2, self.block_size, self.block_size + 1)))
         self._said.append((*sequence.known, *tokens))
+        self._beliefs = [(seq, (*believed, *tokens) if seq == sequence.seq else believed) for seq, believed in self._beliefs]
         return Append(sequence.seq, tokens)
 
     def _truncate(self, spec: Spec) -> Op | None:
         sequence = self._pick(s for s in spec.live.values() if s.computed)
-        return sequence and Truncate(sequence.seq, self._length(sequence.computed))
+        if sequence is None:
+            return None
+        length = self._length(sequence.computed)
+        if self.rng.random() < 0.3:  # noqa: PLR2004 -- what a cache that keeps forgotten tokens would believe after the next append
+            self._believe(sequence, tuple(sequence.known))
+        return Truncate(sequence.seq, length)
 
     def _fork(self, spec: Spec) -> Op | None:
         if len(spec.live) > MAX_LIVE:

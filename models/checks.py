@@ -156,9 +156,9 @@ def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: in
                 )
         if spec.steps:
             spec.exercised["fenced-reuse"] += any(d.work_touches for d in spec.deferrals)
-    cached = before.books.cached
-    if cached is not None and block in cached and block not in _listed(before):
-        spec.evicted.append(Evicted(block, spec.used_at.get(block, 0), spec.seen_at.get(block, 0), spec.let_go.get(block)))
+    matchable = block in (before.books.cached or ()) or block in spec.memory.proven
+    if matchable and "lru" in spec.capabilities.policy and block not in _listed(before):
+        spec.evicted.append(Evicted(block, spec.step, spec.used_at.get(block, 0), spec.seen_at.get(block, 0), spec.let_go.get(block)))
 
 
 def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, grant: Grant) -> None:
@@ -307,6 +307,29 @@ def hit(spec: Spec, sequence: Sequence, tokens: int) -> None:
             if not _in_pool(spec, sequence, group, wanted):
                 law, why = _why_absent(spec, sequence, group, wanted)
                 raise Broken(law, f"match found {tokens} tokens for sequence {sequence.seq}, but {why}")
+            if "lru" in spec.capabilities.policy:
+                _prove(spec, sequence, group, wanted)
+
+
+def _prove(spec: Spec, sequence: Sequence, group: int, wanted: range) -> None:
+    """Where only one block could serve a hit, and nobody holds it, it is matchable."""
+    content = spec.content(sequence, group, wanted[-1])
+    only = {spec.memory.block_of(slot) for slot in spec.memory.where(content)}
+    if len(only) == 1 and only.isdisjoint(spec.owners):
+        block = only.pop()
+        spec.memory.proven.add(block)
+        proven_order(spec, block)
+
+
+def steady_hit(spec: Spec, op: Match, tokens: int) -> None:
+    """As long as nothing succeeded that could change it, a match says the same again: what failed in between changed nothing."""
+    prompt = spec.live[op.seq].path[-1]
+    said = spec.hits.setdefault(prompt, tokens)
+    if said != tokens:
+        raise Broken(
+            "failure-changes-nothing",
+            f"match found {said} tokens for the prompt of sequence {op.seq} before and {tokens} now, though every operation in between failed or had nothing to do",
+        )
 
 
 def adoption(spec: Spec, sequence: Sequence, grant: Grant) -> None:
@@ -503,27 +526,49 @@ def events(spec: Spec) -> None:
 
 
 def eviction_order(spec: Spec, before: Seen) -> None:
-    """Least recently used first, deeper blocks first, judged only where every notion of recency agrees."""
-    if "lru" not in spec.capabilities.policy:
-        return
-    free, cached = before.books.free, before.books.cached
-    if free is None or cached is None:
+    """Least recently used first, deeper blocks first, judged by the books, and only where every notion of recency agrees."""
+    free, cached, still = before.books.free, before.books.cached, spec.seen.books.cached
+    if free is None or cached is None or still is None:
         return
     evicted = {out.block for out in spec.evicted}
-    stayed = [b for b in free if b in cached and b not in evicted and b not in spec.owners and b in (spec.seen.books.cached or ())]
-    for out in spec.evicted:
-        for kept in stayed:
+    for kept in free:
+        if kept in cached and kept in still and kept not in evicted and kept not in spec.owners:
+            for out in spec.evicted:
+                spec.exercised["eviction-follows-policy"] += 1
+                _evicted_in_turn(spec, out, kept)
+
+
+def proven_order(spec: Spec, kept: int) -> None:
+    """The same without books: a hit has just shown that `kept`, which nobody holds, is still matchable."""
+    let_go = spec.let_go.get(kept)
+    for out in spec.past_evictions:
+        if let_go is not None and let_go[0] < out.step:
             spec.exercised["eviction-follows-policy"] += 1
-            if spec.seen_at.get(kept, 0) < out.used_at:
-                raise Broken(
-                    "eviction-follows-policy",
-                    f"block {out.block}, used in step {out.used_at}, was evicted before block {kept}, last used in step {spec.seen_at.get(kept, 0)}",
-                )
-            if _lies_above(spec, out, kept):
-                raise Broken(
-                    "eviction-follows-policy",
-                    f"block {out.block} was evicted before block {kept}, which lies deeper in the same sequence and was let go of with it",
-                )
+            _evicted_in_turn(spec, out, kept)
+
+
+def _evicted_in_turn(spec: Spec, out: Evicted, kept: int) -> None:
+    kept_at = spec.seen_at.get(kept, 0)
+    if kept_at < out.used_at and not _has_longer(spec, kept):
+        raise Broken(
+            "eviction-follows-policy",
+            f"block {out.block}, used in step {out.used_at}, was evicted in step {out.step} before block {kept}, last used in step {kept_at}",
+        )
+    if _lies_above(spec, out, kept):
+        raise Broken(
+            "eviction-follows-policy",
+            f"block {out.block} was evicted in step {out.step} before block {kept}, which lies deeper in the same sequence and was let go of with it",
+        )
+
+
+def _has_longer(spec: Spec, block: int) -> bool:
+    """Whether the pool holds a continuation of what `block` holds: a cache that evicts leaves first has to keep it."""
+    groups, memory = len(spec.block_sizes), spec.memory
+    shown = [content for content in memory.slots[block * memory.stride : (block + 1) * memory.stride] if content]
+    if not shown:
+        return False
+    node, group = divmod(shown[-1], groups)
+    return any(True for longer in spec.tree.longer(node) for _ in memory.where(longer * groups + group))
 
 
 def _lies_above(spec: Spec, out: Evicted, kept: int) -> bool:
@@ -575,7 +620,7 @@ def free_list(spec: Spec, op: Op, free: tuple[int, ...]) -> None:
         if block not in spec.universe:
             raise Broken("pool-conserved", f"block {block} is a null block, yet it is on the free list")
         if block in spec.owners:
-            raise Broken(law, f"block {block} is on the free list, but sequence {spec.owners[block][0][0]} lists it")
+            raise Broken("pool-conserved", f"block {block} is on the free list, but sequence {spec.owners[block][0][0]} lists it")
         if block in fenced:
             raise Broken(
                 "fenced-reuse",
@@ -674,7 +719,7 @@ def _law_for_missing(spec: Spec, op: Op, sequence: Sequence, group: int) -> str:
     if isinstance(op, Evict):
         return "evict-only-unheld"
     if sequence.seq in _subjects(op):
-        special = {Truncate: "truncate-exact", Fork: "fork-shares-then-diverges", SwapIn: "swap-round-trip"}.get(type(op))
+        special = {Truncate: "truncate-exact", SwapIn: "swap-round-trip"}.get(type(op))
         if special:
             return special
     return "committed-is-covered" if spec.windows[group] is None else "window-keeps-what-it-needs"

@@ -46,6 +46,8 @@ class GhostMemory:
         self.forgotten: dict[int, How] = {}
         """Held blocks whose content was evicted or reset and not published again since."""
         self.lost: dict[int, Lost] = {}
+        self.proven: set[int] = set()
+        """Blocks that a hit has shown to be matchable since they were last filled: no other block could have served it."""
         self.touched: set[int] = set()
         """Blocks whose slots changed since the spec last looked."""
         self.step = 0
@@ -102,6 +104,7 @@ class GhostMemory:
                 self.put(slot, EMPTY, how)
             self._launched[slot] = EMPTY
         self.forgotten.pop(block, None)
+        self.proven.discard(block)
 
     def reject(self, slot: int, content: int) -> None:
         """The draft `content` in `slot` never was a token."""

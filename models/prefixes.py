@@ -17,6 +17,7 @@ class PrefixTree:
     def __init__(self) -> None:
         self._children: dict[tuple[int, int], int] = {}
         self._roots: dict[Namespace, int] = {}
+        self._longer: dict[int, list[int]] = {}
         self._parent: list[int] = [0]
         self._token: list[int] = [-1]
         self._namespace: list[Namespace] = [Namespace()]
@@ -49,6 +50,10 @@ class PrefixTree:
             node = self._children.get((node, token))
         return node
 
+    def longer(self, node: int) -> list[int]:
+        """The nodes one token longer than `node`."""
+        return self._longer.get(node, [])
+
     def tokens(self, node: int) -> Tokens:
         """The token prefix that `node` stands for."""
         found = []
@@ -69,4 +74,5 @@ class PrefixTree:
         self._parent.append(parent)
         self._token.append(token)
         self._namespace.append(namespace)
+        self._longer.setdefault(parent, []).append(len(self._parent) - 1)
         return len(self._parent) - 1

@@ -12,7 +12,7 @@ Usage:
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -107,8 +107,14 @@ class Spec:
         """Last step that any notion of recency could take for the block's last use: a use, a match, or being let go."""
         self.let_go: dict[int, tuple[int, int, int, int]] = {}
         """block -> (step, sequence, group, index) of the release that left it unheld."""
+        self.hits: dict[int, int] = {}
+        """What match said of a prompt (its last interned prefix), since anything last changed."""
+        self.idle_release = False
+        """Whether this operation is a release of what was released before."""
         self.evicted: list[Evicted] = []
         """Matchable blocks that this operation handed out."""
+        self.past_evictions: deque[Evicted] = deque(maxlen=16)
+        """The last such blocks of earlier operations."""
         self.any_drop = False
         """Whether any holder has let go of any block so far."""
         self.seen = Seen()
@@ -129,7 +135,9 @@ class Spec:
         """Judge one enabled operation. After a violation the spec must not be used again."""
         self.memory.step = self.step
         self.memory.touched.clear()
+        self.past_evictions.extend(self.evicted)
         self.evicted.clear()
+        self.idle_release = False
         before, self.seen = self.seen, seen
         self.owners = _owners(seen)
         try:
@@ -139,6 +147,8 @@ class Spec:
                     checks.no_spurious_exhaustion(self, op)
             else:
                 _APPLY[type(op)](self, op, outcome, before)
+                if not isinstance(op, Match | Admit) and not self.idle_release:
+                    self.hits.clear()
             self._note_drops(op, before)
             checks.everything(self, op, before)
         except Broken as broken:
@@ -249,10 +259,8 @@ class Spec:
             raise ContractBroken("match must return a Hit")
         sequence = self.live[op.seq]
         checks.hit(self, sequence, outcome.tokens)
-        for position in range(min(outcome.tokens, len(sequence.path))):
-            for group in range(len(self.block_sizes)):
-                for slot in self.memory.where(self.content(sequence, group, position)):
-                    self.seen_at[self.memory.block_of(slot)] = self.step
+        checks.steady_hit(self, op, outcome.tokens)
+        self._seen_content(sequence, min(outcome.tokens, len(sequence.path)))
 
     def _extend(self, op: Extend, outcome: Outcome, before: Seen) -> None:
         grant = self._grant(outcome)
@@ -332,11 +340,13 @@ class Spec:
         held_nothing = sequence.computed == 0 and sequence.out is None and not sequence.swapped
         if sequence.gone or (op.reason == "preempt" and held_nothing):
             checks.repeated_release(self, op, outcome, before)
+            self.idle_release = True
             return
         if isinstance(outcome, Raised):
             raise ContractBroken(f"release raised {outcome.error}")
         if sequence.out is not None:
             self._drop_pass(sequence.out)
+        self._seen_content(sequence, sequence.computed)
         sequence.out, sequence.computed, sequence.asked, sequence.swapped, sequence.saved = None, 0, 0, False, ()
         if op.reason != "preempt":
             sequence.gone = True
@@ -359,6 +369,7 @@ class Spec:
 
     def _evict(self, op: Evict, outcome: Outcome, before: Seen) -> None:
         for block in self.universe.intersection(op.blocks):
+            self.memory.proven.discard(block)
             if block in self.owners:
                 self.memory.forgotten[block] = "evicted"
             else:
@@ -367,6 +378,7 @@ class Spec:
 
     def _reset(self, op: Reset, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
         for block in self.universe:
+            self.memory.proven.discard(block)
             if block in self.owners:
                 self.memory.forgotten[block] = "reset"
             else:
@@ -479,11 +491,20 @@ class Spec:
             had = set(old[group])
             size = self.block_sizes[group]
             for index, block in enumerate(table):
-                if block is None or block in had or block in shared:
+                if block is None or block in had or block in shared or self._shared_for_its_content(sequence, group, index, block):
                     continue
                 if block in filled or index * size >= computed:
                     checks.handed_out(self, sequence, group, index, block, before)
                     self.memory.clear(block, "reused")
+
+    def _shared_for_its_content(self, sequence: Sequence, group: int, index: int, block: int) -> bool:
+        """Whether others hold the block and it shows what `sequence` would compute there: then it was shared, not handed out."""
+        position = index * self.block_sizes[group]
+        return (
+            len(self.owners[block]) > 1
+            and position < len(sequence.path)
+            and self.memory.slots[block * self.memory.stride] == self.content(sequence, group, position)
+        )
 
     def _rewritten(self, sequence: Sequence, out: Pass) -> frozenset[int]:
         """With the policy `rewrites`: the blocks that already show all that the pass writes there, and that may so be shared by it."""
@@ -514,6 +535,7 @@ class Spec:
 
         Only at a commit is every notion of recency bound to call that a use: a cache may stamp blocks when work is done, not when it is asked for.
         """
+        self._seen_content(sequence, sequence.computed)
         for table in self.tables(sequence):
             for block in table:
                 if block is not None:
@@ -521,6 +543,15 @@ class Spec:
                     self.memory.forgotten.pop(block, None)
                     if certainly:
                         self.used_at[block] = self.step
+
+    def _seen_content(self, sequence: Sequence, tokens: int) -> None:
+        """Every block that shows one of the first `tokens` positions may count as used now: a cache may look at, or switch to, an equal block."""
+        if "lru" not in self.capabilities.policy:
+            return
+        for position in range(tokens):
+            for group in range(len(self.block_sizes)):
+                for slot in self.memory.where(self.content(sequence, group, position)):
+                    self.seen_at[self.memory.block_of(slot)] = self.step
 
     def _note_drops(self, op: Op, before: Seen) -> None:
         """Remember every block that a table let go of, and which device work was out at that time."""

@@ -96,6 +96,7 @@ class Evicted(msgspec.Struct, frozen=True):
     """A matchable block that nobody held and that was handed out, with what was known of its recency."""
 
     block: int
+    step: int
     used_at: int
     """Step at which a holder last used it."""
     seen_at: int

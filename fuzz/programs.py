@@ -1,0 +1,83 @@
+"""Programs and failures as files: JSON with a format version. A failure file is a program with the violation that it shows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kvproof.models.ops import AnyOp
+from kvproof.models.spec import Violation
+
+FORMAT: Final = 1
+"""The version that this release writes and reads."""
+
+
+class PoolConfig(msgspec.Struct, frozen=True):
+    """The pool that a program runs on."""
+
+    num_blocks: int
+    block_size: int
+
+
+class Program(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A list of operations for one target, and where they came from."""
+
+    kvproof: int
+    target: str
+    config: PoolConfig
+    ops: tuple[AnyOp, ...]
+    seed: str | None = None
+    violation: Violation | None = None
+    fault: str = ""
+    """Where the adapter, not the cache, is at fault: what it did."""
+
+
+class BadFile(ValueError):
+    """A file that cannot be read as a program: one sentence that names the cause and the mend."""
+
+
+def read_program(path: Path) -> Program:
+    """Read a program or failure file. Raises BadFile."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}.") from error
+    try:
+        version = msgspec.json.decode(text, type=_Header).kvproof
+    except msgspec.DecodeError as error:
+        raise BadFile(f"{path} is not a kvproof program ({error}); it is JSON with the keys kvproof, target, config and ops.") from error
+    if version != FORMAT:
+        raise BadFile(f"{path} has format version {version}, and this kvproof reads version {FORMAT}; record the program again with this release.")
+    try:
+        return msgspec.json.decode(text, type=Program)
+    except msgspec.DecodeError as error:
+        raise BadFile(f"{path} is damaged: {error}.") from error
+
+
+def write_program(path: Path, program: Program) -> None:
+    """Write a program or failure file, whole or not at all."""
+    write_whole(path, msgspec.json.format(msgspec.json.encode(program), indent=1) + b"\n")
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write `data` beside `path` and move it there, so that a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+class _Header(msgspec.Struct):
+    kvproof: int

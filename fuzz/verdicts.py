@@ -1,0 +1,69 @@
+"""What a check found: one verdict for each law, the violations with their shortest programs, and how much was tried."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from kvproof.fuzz.programs import Program
+from kvproof.models.capabilities import Capabilities
+from kvproof.models.laws import CACHE_LAWS
+
+Verdict: TypeAlias = Literal["held", "broken", "not-exercised", "not-applicable", "waived"]
+
+
+class LawVerdict(msgspec.Struct, frozen=True):
+    """One law: its verdict, and how often it was really put to the test."""
+
+    verdict: Verdict
+    exercised: int = 0
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A broken law with the shortest program found for it. `steps` is the number of its operations."""
+
+    law: str
+    reason: str
+    program: Program
+    steps: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The answer of a check, and what `--json` writes."""
+
+    kvproof: int
+    target: str
+    verdict: Literal["held", "broken", "error"]
+    laws: dict[str, LawVerdict]
+    violations: list[Finding]
+    programs: int
+    operations: int
+    seconds: float
+    seed: int
+    error: str = ""
+    """Where the verdict is `error`: which part of the target or the request is at fault, in one sentence."""
+    refusals: dict[str, int] = {}
+    """How often the target refused each operation."""
+    error_program: Program | None = None
+    """The program that shows the error, where there is one."""
+
+    @property
+    def exit_status(self) -> int:
+        """0 all held, 1 a law is broken, 2 the request or the target is at fault."""
+        return {"held": 0, "broken": 1, "error": 2}[self.verdict]
+
+
+def law_verdicts(capabilities: Capabilities, exercised: dict[str, int], broken: set[str], waived: set[str]) -> dict[str, LawVerdict]:
+    """The verdict of every law of a cache, in the order of the law list."""
+    verdicts = {}
+    for law in CACHE_LAWS:
+        times = exercised.get(law.name, 0)
+        if law.name in broken:
+            verdict: Verdict = "waived" if law.name in waived else "broken"
+        elif not law.applies(capabilities):
+            verdict, times = "not-applicable", 0
+        else:
+            verdict = "held" if times else "not-exercised"
+        verdicts[law.name] = LawVerdict(verdict, times)
+    return verdicts

@@ -1,0 +1,413 @@
+"""The production cache under random operations, judged by a simulated device and by its own books.
+
+Not the suite's lockstep driver: a second, smaller judge, so that a fault in one does not hide a fault in the other.
+"""
+
+import random
+from collections import Counter
+
+import pytest
+
+from kvproof.impl.production import GroupSpec, PagedCache, WorkerMirror
+from kvproof.impl.production.errors import OutOfBlocks, WindowPassed
+
+FULL = GroupSpec()
+CONFIGURATIONS = {
+    "steps": {"groups": (FULL,), "steps": True},
+    "synchronous": {"groups": (FULL,), "steps": False},
+    "hybrid": {"groups": (FULL, GroupSpec("sliding_window", window=5)), "steps": True},
+    "hybrid-synchronous": {"groups": (GroupSpec("sliding_window", window=3), FULL), "steps": False},
+    "unequal-blocks": {"groups": (GroupSpec(block_size=4), GroupSpec("sliding_window", block_size=2, window=4)), "steps": True},
+    "window-alone": {"groups": (GroupSpec("sliding_window", window=4),), "steps": True},
+    "window-of-one": {"groups": (GroupSpec("sliding_window", window=1), FULL), "steps": True},
+    "two-full": {"groups": (FULL, GroupSpec(block_size=3)), "steps": True},
+    "uncached": {"groups": (FULL,), "steps": True, "prefix_caching": False},
+}
+
+
+class Sequence:
+    def __init__(self, tokens, namespace):
+        self.tokens = list(tokens)
+        self.namespace = namespace
+        self.computed = 0
+        self.target = 0
+        self.drafts = ()
+        self.copies = ()
+        self.step = None
+        self.swapped = False
+        self.on_host = None
+
+
+class Harness:
+    """Drives one cache; `slots` holds what a forward pass would have left in each slot: the namespace and the token prefix that ends there."""
+
+    def __init__(self, seed, *, groups, steps, prefix_caching=True):
+        self.random = random.Random(seed)
+        self.block_size = self.random.choice([1, 2, 2, 3, 4])
+        self.blocks = self.random.randint(2, 16) * (1 if len(groups) == 1 else 2)
+        self.groups = groups
+        self.sizes = [group.block_size or self.block_size for group in groups]
+        self.steps = steps
+        self.cache = PagedCache(
+            self.blocks,
+            self.block_size,
+            groups=groups,
+            steps=steps,
+            prefix_caching=prefix_caching,
+            host_blocks=self.random.choice([0, 4, 64]),
+            events=True,
+        )
+        self.mirror = WorkerMirror()
+        self.live = {}
+        self.gone = []
+        self.slots = {}
+        self.open = {}
+        self.matchable = set()
+        self.next = 0
+        self.reached = Counter()
+
+    # The device.
+
+    def reads(self, seq):
+        """(slot, content) of everything that the next token of a sequence may read, in every group."""
+        sequence = self.live[seq]
+        tables = [self.cache.block_table(seq, group) for group in range(len(self.groups))]
+        return list(self._expected(tables, sequence.tokens, sequence.namespace, sequence.computed))
+
+    def _expected(self, tables, tokens, namespace, computed, first_query=None):
+        for group, spec in enumerate(self.groups):
+            query = computed if first_query is None else first_query
+            first = 0 if spec.window is None else max(0, query - spec.window + 1)
+            for position in range(first, computed):
+                block = tables[group][position // self.sizes[group]]
+                assert block is not None, f"group {group}: position {position} of {computed} was dropped"
+                yield (block, position % self.sizes[group]), (namespace, tuple(tokens[: position + 1]))
+
+    def run_copies(self, copies):
+        destinations = [destination for _, _, destination in copies]
+        assert len(set(destinations)) == len(destinations)
+        assert not {source for _, source, _ in copies} & set(destinations)
+        fresh = {}
+        for group, source, destination in copies:
+            for offset in range(self.sizes[group]):
+                fresh[destination, offset] = self.slots.get((source, offset))
+        self.slots.update(fresh)
+
+    def run_writes(self, seq):
+        sequence = self.live[seq]
+        tokens = sequence.tokens[: sequence.target] + list(sequence.drafts)
+        labels = self.cache.books().cached
+        for group in range(len(self.groups)):
+            table = self.cache.block_table(seq, group)
+            for position in range(sequence.computed, len(tokens)):
+                block = table[position // self.sizes[group]]
+                assert block not in labels, f"sequence {seq} writes into block {block}, which is matchable"
+                holders = [
+                    other for other in self.live for g in range(len(self.groups)) if block in self.cache.block_table(other, g)
+                ]
+                assert holders == [seq], f"sequence {seq} writes into block {block}, which {holders} hold"
+                self.slots[block, position % self.sizes[group]] = (sequence.namespace, tuple(tokens[: position + 1]))
+        tables = [self.cache.block_table(seq, group) for group in range(len(self.groups))]
+        return list(self._expected(tables, tokens, sequence.namespace, len(tokens), sequence.computed))
+
+    def check_reads(self, reads):
+        for slot, content in reads:
+            assert self.slots.get(slot) == content, f"slot {slot} shows {self.slots.get(slot)}, not {content}"
+
+    # The operations.
+
+    def admit(self):
+        prompt = [self.random.randint(0, 1) for _ in range(self.random.randint(1, 14))]
+        namespace = self.random.choice([{}, {}, {"tenant": "a"}, {"model": "a"}])
+        seq, self.next = self.next, self.next + 1
+        self.cache.admit(seq, prompt, namespace)
+        self.live[seq] = Sequence(prompt, tuple(namespace.items()))
+
+    def pick(self, condition):
+        choices = [seq for seq, sequence in self.live.items() if condition(sequence)]
+        return self.random.choice(choices) if choices else None
+
+    def idle(self):
+        return self.pick(lambda s: not s.target and not s.swapped)
+
+    def match(self):
+        seq = self.pick(lambda s: not s.target and not s.swapped and not s.computed)
+        if seq is not None:
+            before = self.cache.books()
+            hit = self.cache.match(seq)
+            assert 0 <= hit < len(self.live[seq].tokens)
+            assert self.cache.books() == before
+            self.reached["hit"] += hit > 0
+
+    def extend(self):
+        seq = self.pick(lambda s: not s.target and not s.swapped and s.computed < len(s.tokens))
+        if seq is None:
+            return
+        sequence = self.live[seq]
+        count = self.random.randint(1, 1 + len(sequence.tokens) - sequence.computed)
+        drafts = ()
+        if sequence.computed and sequence.computed + count >= len(sequence.tokens) and self.random.random() < 0.5:
+            drafts = tuple(self.random.randint(0, 1) for _ in range(self.random.randint(1, 4)))
+        before = self.state()
+        hit = self.cache.match(seq)
+        try:
+            grant = self.cache.extend(seq, count, drafts)
+        except OutOfBlocks:
+            self.reached["out"] += 1
+            assert self.state() == before
+            self.check_exhaustion_was_real(seq, count, len(drafts))
+            return
+        assert grant.adopted <= hit
+        self.reached["adopted"] += grant.adopted > 0
+        self.reached["copied"] += len(grant.copies)
+        sequence.computed += grant.adopted
+        sequence.target = min(sequence.computed + count, len(sequence.tokens))
+        sequence.drafts = drafts
+        sequence.copies = grant.copies
+        sequence.step = None
+        for group, size in enumerate(self.sizes):
+            assert len(self.cache.block_table(seq, group)) == -(-(sequence.target + len(drafts)) // size), "the table is not tight"
+        if not self.steps:
+            self.run_copies(grant.copies)
+            self.check_reads(self.run_writes(seq))
+
+    def check_exhaustion_was_real(self, seq, count, drafts):
+        sequence = self.live[seq]
+        end = min(sequence.computed + count, len(sequence.tokens)) + drafts
+        books = self.cache.books()
+        need = 0
+        for group, size in enumerate(self.sizes):
+            table = self.cache.block_table(seq, group)
+            need += -(-end // size) - len(table)
+            if sequence.computed % size:
+                block = table[-1]
+                alone = books.refcounts[block] == 1 and block not in self.cache._pins()
+                need += not alone
+        assert need > len(books.free)
+
+    def commit(self):
+        seq = self.pick(lambda s: s.target and (not self.steps or (s.step is not None and s.step not in self.open)))
+        if seq is None:
+            return
+        sequence = self.live[seq]
+        accepted = self.random.randint(0, len(sequence.drafts))
+        self.reached["rejected"] += accepted < len(sequence.drafts)
+        self.cache.commit(seq, accepted)
+        sequence.tokens += sequence.drafts[:accepted]
+        sequence.computed = sequence.target + accepted
+        sequence.target = 0
+        sequence.drafts = ()
+
+    def append(self):
+        seq = self.pick(lambda s: not s.target)
+        if seq is not None and len(self.live[seq].tokens) < 30:
+            tokens = [self.random.randint(0, 1) for _ in range(self.random.randint(1, 3))]
+            self.cache.append(seq, tokens)
+            self.live[seq].tokens += tokens
+
+    def truncate(self):
+        seq = self.pick(lambda s: not s.target and not s.swapped and s.computed)
+        if seq is None:
+            return
+        sequence = self.live[seq]
+        length = self.random.randint(1, sequence.computed)
+        before = self.state()
+        try:
+            self.cache.truncate(seq, length)
+        except WindowPassed:
+            self.reached["refused"] += 1
+            assert self.state() == before
+            return
+        del sequence.tokens[length:]
+        sequence.computed = length
+
+    def fork(self):
+        parent = self.idle()
+        if parent is None or len(self.live) > 8:
+            return
+        child, self.next = self.next, self.next + 1
+        self.cache.fork(parent, child)
+        self.live[child] = twin = Sequence(self.live[parent].tokens, self.live[parent].namespace)
+        twin.computed = self.live[parent].computed
+
+    def release(self):
+        seq = self.pick(lambda s: True)
+        if self.gone and self.random.random() < 0.2:
+            assert not self.cache.release(self.random.choice(self.gone))
+            assert not self.cache.preempt(self.random.choice(self.gone))
+        if seq is None:
+            return
+        sequence = self.live[seq]
+        if self.random.random() < 0.5:
+            self.cache.release(seq)
+            self.gone.append(seq)
+            del self.live[seq]
+        else:
+            self.cache.preempt(seq)
+            fresh = self.live[seq] = Sequence(sequence.tokens, sequence.namespace)
+            assert self.cache.tokens(seq) == fresh.tokens
+
+    def begin(self):
+        if not self.steps or len(self.open) > 2:
+            return
+        plan = self.cache.begin_step()
+        launched = [seq for seq, sequence in self.live.items() if sequence.target and sequence.step is None]
+        assert sorted(plan.sequences) == sorted(launched)
+        assert sorted(plan.copies) == sorted(copy for seq in launched for copy in self.live[seq].copies)
+        self.mirror.apply(plan)
+        for seq in [*self.live, *self.gone]:
+            for group in range(len(self.groups)):
+                expected = self.cache.block_table(seq, group) if seq in self.live else []
+                assert self.mirror.table(seq, group) == expected
+        self.run_copies(plan.copies)
+        reads = []
+        for seq in plan.sequences:
+            self.live[seq].step = plan.step
+            reads += self.run_writes(seq)
+        self.open[plan.step] = reads
+
+    def end(self):
+        if not self.open:
+            return
+        step = self.random.choice([min(self.open), *self.open])
+        self.check_reads(self.open.pop(step))
+        self.cache.end_step(step)
+
+    def evict(self):
+        blocks = [block for block in range(self.blocks) if self.random.random() < 0.3]
+        cached = self.cache.books().cached
+        assert self.cache.evict(blocks) == len(cached & set(blocks))
+
+    def reset(self):
+        assert self.cache.reset()
+        assert not self.cache.books().cached
+
+    def swap_out(self):
+        seq = self.idle()
+        if seq is None:
+            return
+        before = self.state()
+        sequence = self.live[seq]
+        plan = self.cache.swap_out(seq)
+        if plan is None:
+            assert self.state() == before
+            return
+        # Whole blocks move: a truncation may later read what the window hid at this moment.
+        sequence.on_host = {
+            (host, offset): self.slots.get((block, offset)) for group, block, host in plan.blocks for offset in range(self.sizes[group])
+        }
+        sequence.swapped = True
+        assert not any(self.cache.block_table(seq, group) for group in range(len(self.groups)))
+        self.reached["swapped"] += 1
+
+    def swap_in(self):
+        seq = self.pick(lambda s: s.swapped)
+        if seq is None:
+            return
+        before = self.state()
+        sequence = self.live[seq]
+        plan = self.cache.swap_in(seq)
+        if plan is None:
+            assert self.state() == before
+            return
+        for group, block, host in plan.blocks:
+            for offset in range(self.sizes[group]):
+                self.slots[block, offset] = sequence.on_host.get((host, offset))
+        sequence.swapped = False
+        self.reached["swapped back"] += 1
+
+    # The invariants.
+
+    def state(self):
+        tables = {seq: [self.cache.block_table(seq, g) for g in range(len(self.groups))] for seq in self.live}
+        return tables, self.cache.books(), {seq: self.cache.computed(seq) for seq in self.live}
+
+    def check(self):
+        books = self.cache.books()
+        listed = Counter()
+        for seq, sequence in self.live.items():
+            assert self.cache.computed(seq) == sequence.computed
+            assert self.cache.tokens(seq) == sequence.tokens
+            for group in range(len(self.groups)):
+                listed.update(block for block in self.cache.block_table(seq, group) if block is not None)
+        assert books.refcounts == dict(listed)
+        assert len(set(books.free)) == len(books.free)
+        places = Counter([*books.free, *listed, *books.retiring])
+        assert places == Counter(range(self.blocks)), "free, held and retiring blocks do not partition the pool"
+        for event in self.cache.take_events():
+            if event.kind == "cleared":
+                self.matchable.clear()
+            elif event.kind == "stored":
+                assert not self.matchable & set(event.blocks)
+                self.matchable.update(event.blocks)
+            else:
+                assert self.matchable.issuperset(event.blocks)
+                self.matchable.difference_update(event.blocks)
+        assert books.cached == self.matchable
+        stats = self.cache.stats()
+        assert stats.used_blocks + stats.free_blocks == self.blocks
+        assert stats.cached_blocks == len(books.cached)
+        assert stats.retiring_blocks == len(books.retiring)
+        # Clean blocks are handed out before anything is evicted.
+        order = [block in books.cached for block in books.free]
+        assert order == sorted(order)
+        for seq, sequence in self.live.items():
+            if not sequence.swapped and not sequence.target:
+                self.check_reads(self.reads(seq))
+
+    def drain(self):
+        for seq in list(self.live):
+            self.cache.release(seq)
+        for step in list(self.open):
+            self.cache.end_step(step)
+        self.live.clear()
+        books = self.cache.books()
+        assert sorted(books.free) == list(range(self.blocks))
+        assert not books.refcounts
+        assert not books.retiring
+        self.cache.evict(range(self.blocks))
+        index = self.cache._index
+        assert not index._children
+        assert not index._roots
+        assert self.cache.stats().host_blocks_used == 0
+
+
+OPERATIONS = {
+    "admit": 3,
+    "match": 2,
+    "extend": 12,
+    "commit": 10,
+    "append": 5,
+    "truncate": 2,
+    "fork": 2,
+    "release": 2,
+    "begin": 8,
+    "end": 8,
+    "evict": 1,
+    "reset": 0.3,
+    "swap_out": 1,
+    "swap_in": 2,
+}
+
+
+def run(seed, operations, configuration):
+    harness = Harness(seed, **CONFIGURATIONS[configuration])
+    names, weights = list(OPERATIONS), list(OPERATIONS.values())
+    for name in harness.random.choices(names, weights, k=operations):
+        getattr(harness, name)()
+        harness.check()
+    harness.drain()
+    return harness.reached
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_random_operations_keep_every_promise(configuration):
+    reached = Counter()
+    for seed in range(40):
+        reached += run(seed, 120, configuration)
+    expected = {"out", "copied", "rejected", "swapped", "swapped back"}
+    if configuration != "uncached":
+        expected |= {"hit", "adopted"}
+    if any(group.window for group in CONFIGURATIONS[configuration]["groups"]):
+        expected |= {"refused"}
+    assert expected <= set(reached), f"never reached: {expected - set(reached)}"
