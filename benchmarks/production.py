@@ -1,9 +1,10 @@
 """How fast the production cache is: operations for each second of one core, hashing and token copies included.
 
-    python benchmarks/production.py [--runs 5] [--seconds 0.5] [--json FILE]
+    python benchmarks/production.py [--runs 5] [--seconds 0.5] [--only TEXT] [--json FILE]
 
-Each number is the median of several runs; the spread is between the slowest and the fastest. Blocks hold 16 tokens, requests 64 blocks, decoding runs 256 sequences.
-The pool is smaller than the traffic, so that allocation evicts all the time: an empty pool would flatter every row but the first.
+Each number is the median of several runs, in processor time; the spread is between the slowest and the fastest. Blocks hold 16 tokens,
+requests 64 blocks, decoding runs 256 sequences. The pool is smaller than the traffic, so that allocation evicts all the time: an empty pool
+would flatter every row but the first.
 """
 
 from __future__ import annotations
@@ -52,21 +53,23 @@ def raw_pool() -> Work:
     return work
 
 
-def publish(*, steps: bool = False, groups: tuple[GroupSpec, ...] = (GroupSpec(),), events: bool = False) -> Work:
-    """Admit a prompt of 64 blocks that nobody had, allocate, publish, free."""
+def publish(*, admit: bool = True, steps: bool = False, groups: tuple[GroupSpec, ...] = (GroupSpec(),), events: bool = False) -> Work:
+    """Admit a prompt of 64 blocks that nobody had, allocate, publish, free. Without `admit`, a preempted request comes back instead."""
     cache = PagedCache(POOL_BLOCKS, BLOCK_SIZE, steps=steps, groups=groups, events=events)
     requests = prompts(DISTINCT_PROMPTS, REQUEST_BLOCKS * BLOCK_SIZE)
-    numbers = _counter()
+    for seq, prompt in enumerate(requests):
+        cache.admit(seq, prompt)
+    let_go = cache.release if admit else cache.preempt
 
     def work() -> int:
-        for prompt in requests:
-            seq = next(numbers)
-            cache.admit(seq, prompt)
+        for seq, prompt in enumerate(requests):
             cache.extend(seq, len(prompt))
             if steps:
                 cache.end_step(cache.begin_step().step)
             cache.commit(seq)
-            cache.release(seq)
+            let_go(seq)
+            if admit:
+                cache.admit(seq, prompt)
         if events:
             cache.take_events()
         return len(requests)
@@ -74,9 +77,9 @@ def publish(*, steps: bool = False, groups: tuple[GroupSpec, ...] = (GroupSpec()
     return work
 
 
-def decode(*, caching: bool, steps: bool = False, groups: tuple[GroupSpec, ...] = (GroupSpec(),)) -> Work:
+def decode(*, caching: bool, steps: bool = False, groups: tuple[GroupSpec, ...] = (GroupSpec(),), locked: bool = True) -> Work:
     """Append a token, extend by it, commit; 256 sequences in turn. A sequence that has grown by 512 tokens starts over."""
-    cache = PagedCache(SEQUENCES * 64, BLOCK_SIZE, prefix_caching=caching, steps=steps, groups=groups)
+    cache = PagedCache(SEQUENCES * 64, BLOCK_SIZE, prefix_caching=caching, steps=steps, groups=groups, locked=locked)
     requests = prompts(SEQUENCES, 256)
     rounds = _counter()
 
@@ -110,30 +113,34 @@ def decode(*, caching: bool, steps: bool = False, groups: tuple[GroupSpec, ...] 
     return work
 
 
-def prefix_hit(*, steps: bool = False, groups: tuple[GroupSpec, ...] = (GroupSpec(),), look_first: bool = False) -> Work:
-    """Admit a prompt whose 64 blocks are cached, adopt them, free."""
+def prefix_hit(
+    *, admit: bool = True, steps: bool = False, groups: tuple[GroupSpec, ...] = (GroupSpec(),), look_first: bool = False
+) -> Work:
+    """Admit a prompt whose 64 blocks are cached, adopt them, free. Without `admit`, a preempted request comes back instead."""
     cache = PagedCache(POOL_BLOCKS, BLOCK_SIZE, steps=steps, groups=groups)
     requests = prompts(16, REQUEST_BLOCKS * BLOCK_SIZE + 1)
-    numbers = _counter()
-
-    def request(prompt: list[int]) -> int:
-        seq = next(numbers)
+    for seq, prompt in enumerate(requests):
         cache.admit(seq, prompt)
+    let_go = cache.release if admit else cache.preempt
+
+    def request(seq: int, prompt: list[int]) -> int:
         if look_first:
             cache.match(seq)
         adopted = cache.extend(seq, len(prompt)).adopted
         if steps:
             cache.end_step(cache.begin_step().step)
         cache.commit(seq)
-        cache.release(seq)
+        let_go(seq)
+        if admit:
+            cache.admit(seq, prompt)
         return adopted
 
-    for prompt in requests:
-        request(prompt)
+    for seq, prompt in enumerate(requests):
+        request(seq, prompt)
 
     def work() -> int:
-        for prompt in requests:
-            if request(prompt) != REQUEST_BLOCKS * BLOCK_SIZE:
+        for seq, prompt in enumerate(requests):
+            if request(seq, prompt) != REQUEST_BLOCKS * BLOCK_SIZE:
                 raise RuntimeError("the prefix was not cached")
         return len(requests)
 
@@ -145,6 +152,7 @@ HYBRID = (GroupSpec(), GroupSpec("sliding_window", window=128))
 ROWS: list[tuple[str, str, Callable[[], Work]]] = [
     ("raw pool: take and drop 64 blocks", "requests", raw_pool),
     ("allocate, publish, free 64 blocks", "requests", publish),
+    ("  admitted before", "requests", lambda: publish(admit=False)),
     ("  with steps", "requests", lambda: publish(steps=True)),
     ("  with events", "requests", lambda: publish(events=True)),
     ("  full and window groups", "requests", lambda: publish(groups=HYBRID)),
@@ -152,7 +160,9 @@ ROWS: list[tuple[str, str, Callable[[], Work]]] = [
     ("  with steps", "tokens", lambda: decode(caching=True, steps=True)),
     ("  full and window groups", "tokens", lambda: decode(caching=True, groups=HYBRID)),
     ("decode over 256 sequences, caching off", "tokens", lambda: decode(caching=False)),
+    ("  without the lock", "tokens", lambda: decode(caching=False, locked=False)),
     ("prefix hit of 64 blocks", "requests", prefix_hit),
+    ("  admitted before", "requests", lambda: prefix_hit(admit=False)),
     ("  with steps", "requests", lambda: prefix_hit(steps=True)),
     ("  matched first", "requests", lambda: prefix_hit(look_first=True)),
     ("  full and window groups", "requests", lambda: prefix_hit(groups=HYBRID)),
@@ -186,6 +196,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5, help="runs for each row; the median counts")
     parser.add_argument("--seconds", type=float, default=0.5, help="least duration of a run")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only rows whose work contains this text")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there as well")
     arguments = parser.parse_args()
     table = Table("work", "unit/s", "median", "slowest", "fastest", title=f"production cache, Python {platform.python_version()}")
@@ -193,10 +204,12 @@ def main() -> None:
     section = ""
     for label, unit, build in ROWS:
         section = section if label.startswith(" ") else label
+        name = label if label == section else f"{section},{label[1:]}"
+        if arguments.only not in name:
+            continue
         rates = measure(build(), arguments.runs, arguments.seconds)
         median = statistics.median(rates)
         table.add_row(label, unit, f"{median:,.0f}", f"{rates[0]:,.0f}", f"{rates[-1]:,.0f}")
-        name = label if label == section else f"{section},{label[1:]}"
         results.append({"work": name, "unit": f"{unit}/s", "median": median, "slowest": rates[0], "fastest": rates[-1]})
     Console(width=110 if not sys.stdout.isatty() else None).print(table)
     if arguments.json:

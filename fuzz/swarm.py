@@ -7,11 +7,11 @@ share prefixes and differ late, equal tokens under unequal namespaces, hash coll
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence as Many
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from kvproof.models.capabilities import Capabilities
-from kvproof.models.layouts import blocks_for
 from kvproof.models.ops import (
     RELEASE_REASONS,
     Admit,
@@ -70,11 +70,14 @@ class Swarm:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.length = rng.choice((8, 12, 20, 30, 40, 60))
-        self._next_seq = 0
+        self.next_seq = 0
         self._said: list[Tokens] = []
         """Everything that any sequence knew or drafted: prompts are cut from it."""
         self._probes = rng.choice((0, 6, 10)) if capabilities.prefix else 0
         self._probing: int | None = None
+        self._plan: deque[Op] = deque()
+        """The operations that should follow, if nothing comes between."""
+        self._whole_passes = rng.choice((0, 0.3, 0.7))
         self._beliefs: list[tuple[int, Tokens]] = []
         """What a cache that mixes up its tokens would believe of a sequence: later prompts ask for it."""
         self._alphabet = rng.choice(((0, 1), (0, 1, 2), (0, 1), tuple(range(8)), (1, 2, 11, 12, 21, 112, 211, 1000, 1001)))
@@ -89,6 +92,16 @@ class Swarm:
         """The next operation, or None once the program has its length."""
         if self.length <= 0:
             return self._probe(spec)
+        while self._plan and self.rng.random() < 0.9:
+            op = self._plan.popleft()
+            if spec.enabled(op):
+                self.length -= 1
+                return op
+        if any(deferral.work_touches for deferral in spec.deferrals) and self.rng.random() < 0.4:  # noqa: PLR2004
+            op = self._while_retiring(spec)
+            if op is not None and spec.enabled(op):
+                self.length -= 1
+                return op
         for _ in range(50):
             maker = self.rng.choices(self._makers, self._weights)[0]
             op = maker(self, spec)
@@ -107,8 +120,8 @@ class Swarm:
             return Match(seq) if self._probes % 4 or len(spec.live[seq].known) > 64 else Extend(seq, len(spec.live[seq].known))  # noqa: PLR2004
         rng = self.rng
         prompt = self._suspicion() if self._beliefs and rng.random() < 0.6 else self._prompt()  # noqa: PLR2004
-        self._probing = self._next_seq
-        self._next_seq += 1
+        self._probing = self.next_seq
+        self.next_seq += 1
         return Admit(self._probing, (*prompt, self._token()), rng.choice(self._namespaces))
 
     # -- swarm --------------------------------------------------------------------------------------------------------------------------------------
@@ -156,6 +169,13 @@ class Swarm:
         else:
             spaces += [Namespace(**{f: rng.choice(WORDS) for f in rng.sample(fields, rng.randint(1, min(3, len(fields))))}) for _ in range(2)]
         return spaces
+
+    def _while_retiring(self, spec: Spec) -> Op | None:
+        """A sequence was released in flight and its blocks wait: try what could take them too early."""
+        makers = [self._extend, self._admit]
+        makers += [self._evict] if self.capabilities.evict else []
+        makers += [self._reset] if self.capabilities.reset and self.rng.random() < 0.3 else []  # noqa: PLR2004
+        return self.rng.choice(makers)(spec)
 
     # -- tokens -------------------------------------------------------------------------------------------------------------------------------------
 
@@ -229,8 +249,8 @@ class Swarm:
     def _admit(self, spec: Spec) -> Op | None:
         if len(spec.live) >= self._live and self.rng.random() < 0.95:  # noqa: PLR2004
             return None
-        op = Admit(self._next_seq, self._prompt(), self.rng.choice(self._namespaces))
-        self._next_seq += 1
+        op = Admit(self.next_seq, self._prompt(), self.rng.choice(self._namespaces))
+        self.next_seq += 1
         self._said.append(op.prompt)
         return op
 
@@ -240,7 +260,14 @@ class Swarm:
             step = self._step(spec)
             if step is not None:
                 return step
-        return self._extend(spec) if self.rng.random() < 0.5 else self._commit(spec)  # noqa: PLR2004
+        if self.rng.random() < 0.5:  # noqa: PLR2004
+            return self._commit(spec)
+        op = self._extend(spec)
+        if isinstance(op, Extend) and self.rng.random() < self._whole_passes:
+            # The usual course of a pass, so that most of a program's length goes to what is unusual.
+            self._plan.clear()
+            self._plan += [BeginStep(), EndStep(), Commit(op.seq, self.rng.randint(0, len(op.drafts)))]
+        return op
 
     def _step(self, spec: Spec) -> Op | None:
         waiting = any(not out.launched for out in spec.passes)
@@ -275,7 +302,14 @@ class Swarm:
         if sequence.computed and count == left and self.rng.random() < self._draft_rate:
             drafts = self._continuation(sequence, self.rng.randint(1, self.block_size + 1))
             self._said.append((*sequence.known, *drafts))
-        return Extend(sequence.seq, count, drafts)
+        op = Extend(sequence.seq, count, drafts)
+        waiting = self._pick(s for s in spec.live.values() if s.computed == 0 and s is not sequence)
+        if self.capabilities.prefix and waiting is not None and spec.exhausted(op) and self.rng.random() < 0.5:  # noqa: PLR2004
+            # What fails must change nothing, not even what another sequence could match.
+            self._plan.clear()
+            self._plan += [op, Match(waiting.seq)]
+            return Match(waiting.seq)
+        return op
 
     def _commit(self, spec: Spec) -> Op | None:
         sequence = self._pick(s for s in spec.live.values() if s.out is not None and s.out.finished)
@@ -322,8 +356,8 @@ class Swarm:
         parent = self._pick(s for s in spec.live.values() if s.out is None and (s.computed or self.rng.random() < 0.1))  # noqa: PLR2004
         if parent is None:
             return None
-        self._next_seq += 1
-        return Fork(parent.seq, self._next_seq - 1)
+        self.next_seq += 1
+        return Fork(parent.seq, self.next_seq - 1)
 
     def _release(self, spec: Spec) -> Op | None:
         sequence = self._pick(spec.live.values())
@@ -349,21 +383,6 @@ class Swarm:
     def _pick(self, among: object) -> Sequence | None:
         found = list(among)  # type: ignore[call-overload]
         return self.rng.choice(found) if found else None
-
-
-def drain(rng: random.Random, spec: Spec, next_seq: int) -> Many[Op]:
-    """What ends every program: device work finishes, everyone lets go, and one fresh sequence takes the whole pool."""
-    ops: list[Op] = [EndStep() for _ in spec.steps]
-    gone = list(spec.live)
-    rng.shuffle(gone)
-    reasons = ("finish", "cancel", "error")
-    ops += [Release(seq, rng.choice(reasons)) for seq in gone]
-    tokens = 0
-    while sum(blocks_for(tokens + 1, size) for size in spec.block_sizes) <= spec.usable:
-        tokens += 1
-    if tokens:
-        ops += [Admit(next_seq, (5,) * tokens, Namespace()), Extend(next_seq, tokens)]
-    return ops
 
 
 def _move_digit(one: int, two: int) -> tuple[int, int]:

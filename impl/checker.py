@@ -50,11 +50,21 @@ CLAIMED: Final[dict[str, tuple[str, ...]]] = {
 }
 """The methods that each claimed capability needs."""
 
+_PLAIN: Final = frozenset({int, type(None)})
+
 POLICIES: Final = ("lru", "tight", "exact", "rewrites")
 
 
 class AdapterFault(Exception):  # noqa: N818 -- it accuses the adapter, and reads so in a report
     """The adapter does not keep the contract; the cache behind it was not judged."""
+
+
+class Raises(AdapterFault):
+    """The adapter raised an exception of its own."""
+
+    def __init__(self, message: str, error: str) -> None:
+        super().__init__(message)
+        self.error = error
 
 
 class Hung(BaseException):
@@ -143,6 +153,7 @@ class Checked:
         self.num_blocks = num_blocks
         self.groups = len(capabilities.groups)
         self._nulls = frozenset(capabilities.null_blocks)
+        self._valid = frozenset(range(num_blocks)) | {None}
         self._open_steps: list[int] = []
         try:
             self.adapter = target(num_blocks=num_blocks, block_size=block_size)
@@ -163,14 +174,14 @@ class Checked:
         except OutOfBlocks:
             if isinstance(op, Extend | Fork):
                 return OutOfBlocksSeen()
-            raise AdapterFault(f"{_call(op)} raised OutOfBlocks; only extend and fork may.") from None
+            raise AdapterFault(f"{call_of(op)} raised OutOfBlocks; only extend and fork may.") from None
         except Refused as refused:
             return RefusedSeen(str(refused))
         except Exception as error:
             if isinstance(op, Release):
                 return Raised(_told(error))
             mend = "; a cache that has no room raises kvproof.OutOfBlocks" if isinstance(op, Extend | Fork) else ""
-            raise AdapterFault(f"{_call(op)} raised {_told(error)}{mend}.") from error
+            raise Raises(f"{call_of(op)} raised {_told(error)}{mend}.", _told(error)) from error
 
     def _admit(self, op: Admit) -> None:
         self._nothing(op, self.adapter.admit(op.seq, op.prompt, op.namespace))
@@ -178,7 +189,7 @@ class Checked:
     def _match(self, op: Match) -> Hit:
         found = self.adapter.match(op.seq)
         if not isinstance(found, Hit):
-            raise AdapterFault(f"{_call(op)} returned {_a(found)}; it must return kvproof.Hit.")
+            raise AdapterFault(f"{call_of(op)} returned {_a(found)}; it must return kvproof.Hit.")
         return Hit(self._count(op, "Hit.tokens", found.tokens))
 
     def _extend(self, op: Extend) -> Grant:
@@ -202,7 +213,7 @@ class Checked:
     def _begin_step(self, op: BeginStep) -> int:
         step = self._integer(op, "the step id", self.adapter.begin_step())
         if step in self._open_steps:
-            raise AdapterFault(f"{_call(op)} returned {step}, the id of a step that is still open.")
+            raise AdapterFault(f"{call_of(op)} returned {step}, the id of a step that is still open.")
         self._open_steps.append(step)
         return step
 
@@ -275,10 +286,16 @@ class Checked:
             raise AdapterFault(f"{method}({seq}, {group}) returned {_a(raw)}; it must return a sequence of block ids.") from None
         if self._nulls and not self._nulls.isdisjoint(table):
             table = tuple(None if block in self._nulls else block for block in table)
-        for block in table:
-            if block is not None and not (type(block) is int and 0 <= block < self.num_blocks):
-                return tuple(None if b is None else self._block(f"{method}({seq}, {group})", b) for b in table)
-        return table
+        if self._plain(table):
+            return table
+        return tuple(None if block is None else self._block(f"{method}({seq}, {group})", block) for block in table)
+
+    def _plain(self, blocks: tuple[Any, ...]) -> bool:
+        """Whether all are plain integers in range (or None): the usual case, checked at the speed of C."""
+        try:
+            return self._valid.issuperset(blocks) and _PLAIN.issuperset(map(type, blocks))
+        except TypeError:
+            return False
 
     def _block(self, where: str, block: object) -> int:
         number = _index(block)
@@ -291,11 +308,14 @@ class Checked:
     def _blocks(self, where: str, blocks: object) -> tuple[int, ...]:
         if isinstance(blocks, str) or not isinstance(blocks, Iterable):
             raise AdapterFault(f"{where} is {_a(blocks)}; it must be a collection of block ids.")
-        return tuple(self._block(where, block) for block in blocks)
+        listed = tuple(blocks)
+        return listed if None not in listed and self._plain(listed) else tuple(self._block(where, block) for block in listed)
 
     def _counts(self, counts: object) -> dict[int, int]:
         if not isinstance(counts, Mapping):
             raise AdapterFault(f"Snapshot.refcounts is {_a(counts)}; it must map block ids to counts.")
+        if self._plain(tuple(counts)) and _PLAIN.issuperset(map(type, counts.values())) and None not in counts.values():
+            return {block: count for block, count in counts.items() if count and block not in self._nulls}
         checked = {}
         for block, count in counts.items():
             number = _index(count)
@@ -307,33 +327,33 @@ class Checked:
 
     def _grant(self, op: Op, grant: object) -> Grant:
         if not isinstance(grant, Grant):
-            raise AdapterFault(f"{_call(op)} returned {_a(grant)}; it must return kvproof.Grant.")
+            raise AdapterFault(f"{call_of(op)} returned {_a(grant)}; it must return kvproof.Grant.")
         copies = []
         for copy in self._iterable(op, "Grant.copies", grant.copies):
             if not isinstance(copy, tuple | list) or len(copy) != 3:  # noqa: PLR2004 -- (group, source, destination)
-                raise AdapterFault(f"{_call(op)}: Grant.copies holds {copy!r}; each copy is (group, source block, destination block).")
+                raise AdapterFault(f"{call_of(op)}: Grant.copies holds {copy!r}; each copy is (group, source block, destination block).")
             group = _index(copy[0])
             if group is None or not 0 <= group < self.groups:
-                raise AdapterFault(f"{_call(op)}: Grant.copies names group {copy[0]!r}, but there are {self.groups} groups, numbered from 0.")
+                raise AdapterFault(f"{call_of(op)}: Grant.copies names group {copy[0]!r}, but there are {self.groups} groups, numbered from 0.")
             copies.append((group, self._block("Grant.copies", copy[1]), self._block("Grant.copies", copy[2])))
         zeroed = tuple(self._block("Grant.zeroed", block) for block in self._iterable(op, "Grant.zeroed", grant.zeroed))
         return Grant(tuple(copies), zeroed, self._count(op, "Grant.adopted", grant.adopted))
 
     def _iterable(self, op: Op, what: str, value: object) -> Iterable[Any]:
         if isinstance(value, str) or not isinstance(value, Iterable):
-            raise AdapterFault(f"{_call(op)}: {what} is {_a(value)}; it must be a sequence.")
+            raise AdapterFault(f"{call_of(op)}: {what} is {_a(value)}; it must be a sequence.")
         return value
 
     def _integer(self, op: Op, what: str, value: object) -> int:
         number = _index(value)
         if number is None:
-            raise AdapterFault(f"{_call(op)}: {what} is {_a(value)}; it must be an integer.")
+            raise AdapterFault(f"{call_of(op)}: {what} is {_a(value)}; it must be an integer.")
         return number
 
     def _count(self, op: Op, what: str, value: object) -> int:
         number = self._integer(op, what, value)
         if number < 0:
-            raise AdapterFault(f"{_call(op)}: {what} is {number}; it cannot be negative.")
+            raise AdapterFault(f"{call_of(op)}: {what} is {number}; it cannot be negative.")
         return number
 
     def _could(self, op: Op, value: object) -> bool:
@@ -341,11 +361,11 @@ class Checked:
             return value
         if type(value).__name__ in ("bool", "bool_") and type(value).__module__ == "numpy":
             return bool(value)
-        raise AdapterFault(f"{_call(op)} returned {_a(value)}; it must return True or False.")
+        raise AdapterFault(f"{call_of(op)} returned {_a(value)}; it must return True or False.")
 
     def _nothing(self, op: Op, value: object) -> None:
         if value is not None:
-            raise AdapterFault(f"{_call(op)} returned {_a(value)}; it must return nothing.")
+            raise AdapterFault(f"{call_of(op)} returned {_a(value)}; it must return nothing.")
 
 
 _DO: Final[dict[type[Op], Callable[..., Outcome]]] = {
@@ -375,7 +395,7 @@ def _index(value: object) -> int | None:
         return None
 
 
-def _call(op: Op) -> str:
+def call_of(op: Op) -> str:
     """The adapter call that an operation makes, as a reader would write it."""
     names = {"beginstep": "begin_step", "endstep": "end_step", "swapout": "swap_out", "swapin": "swap_in"}
     name = type(op).__name__.lower()

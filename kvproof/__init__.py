@@ -1,9 +1,16 @@
 """kvproof: verification and fuzzing for paged KV caches."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.models.capabilities import Capabilities, Group
 from kvproof.models.ops import Namespace
 from kvproof.models.outcomes import Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
+
+if TYPE_CHECKING:
+    from kvproof.cache import cache_tests
 
 __all__ = [
     "CacheAdapter",
@@ -16,4 +23,14 @@ __all__ = [
     "OutOfBlocks",
     "Refused",
     "Snapshot",
+    "cache_tests",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Adapters import this package in production; only tests need pytest, which cache_tests brings along.
+    if name == "cache_tests":
+        from kvproof.cache import cache_tests
+
+        return cache_tests
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

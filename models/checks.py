@@ -5,12 +5,13 @@ Where several laws could be named, the check names the one that a reader can act
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.memory import EMPTY, Lost
-from kvproof.models.ops import Commit, Evict, Extend, Fork, Match, Op, Release, SwapIn, Truncate, op_name
+from kvproof.models.ops import Evict, Extend, Fork, Match, Namespace, Op, Release, SwapIn, Truncate, op_name
 from kvproof.models.outcomes import Grant
 from kvproof.models.state import Books, Evicted, Pass, Seen, Sequence, Table
 
@@ -29,8 +30,8 @@ class Broken(Exception):  # noqa: N818 -- a verdict, not a fault of ours
 
 def everything(spec: Spec, op: Op, before: Seen) -> None:
     """The laws that hold after every operation."""
-    contents(spec, op, before)
     no_aliasing(spec)
+    contents(spec, op, before)
     books(spec, op)
     if "tight" in spec.capabilities.policy:
         tail_waste(spec)
@@ -93,8 +94,9 @@ def room(spec: Spec, sequence: Sequence, out: Pass) -> None:
         needed_from = max(out.start, window_low(out.known_end, spec.windows[group]))
         for position in range(needed_from, out.end):
             if spec.slot(group, table, position) is None:
+                skipped = spec.windows[group] is not None and position // spec.block_sizes[group] < len(table)
                 raise Broken(
-                    "committed-is-covered",
+                    "window-keeps-what-it-needs" if skipped else "committed-is-covered",
                     f"extend granted sequence {sequence.seq} the positions {out.start} to {out.end - 1}, but its table {_show(table)} "
                     f"has no block for position {position}{_in_group(spec, group)}",
                 )
@@ -220,6 +222,8 @@ def failure_changes_nothing(spec: Spec, op: Op, before: Seen) -> None:
     """An operation that failed left everything as it was; blocks already out of a window may be freed."""
     change = _difference(before, spec.seen, _left_the_window(spec, before))
     if change:
+        if any(spec.windows):
+            contents(spec, op, before)  # a block that left a window too early is that law's affair
         raise Broken("failure-changes-nothing", f"{op_name(op)} failed, yet it changed {change}")
     spec.exercised["failure-changes-nothing"] += 1
 
@@ -231,7 +235,8 @@ def no_spurious_exhaustion(spec: Spec, op: Extend) -> None:
     need = _need(spec, sequence, op)
     have = sum(len(table) for table in spec.tables(sequence))
     if alone and need <= spec.usable:
-        if spec.any_drop:
+        free = spec.seen.books.free
+        if spec.any_drop and (free is None or len(free) + len(spec.owners) < need):
             raise Broken(
                 "no-leak",
                 f"every other block was released and device work has drained, yet sequence {op.seq}, which needs {need} of {spec.usable} blocks, "
@@ -247,6 +252,13 @@ def no_spurious_exhaustion(spec: Spec, op: Extend) -> None:
             f"sequence {op.seq} needs at most {need - have} more blocks and {spec.usable - len(kept_back)} are free or evictable, yet extend raised OutOfBlocks",
         )
     spec.exercised["no-spurious-exhaustion"] += 1
+
+
+def whole_pool_again(spec: Spec, sequence: Sequence) -> None:
+    """Count an extend that was given (nearly) the whole pool: the pool holds that much, and nothing leaked."""
+    if set(e[0] for entries in spec.owners.values() for e in entries) <= {sequence.seq} and len(spec.owners) > spec.usable - len(spec.block_sizes):
+        spec.exercised["no-spurious-exhaustion"] += 1
+        spec.exercised["no-leak"] += spec.any_drop
 
 
 def _need(spec: Spec, sequence: Sequence, op: Extend) -> int:
@@ -284,7 +296,7 @@ def tail_waste(spec: Spec) -> None:
     """A tight cache allocates no block beyond what extends asked for."""
     for sequence in spec.live.values():
         for group, table in enumerate(spec.tables(sequence)):
-            if len(table) > blocks_for(sequence.asked, spec.block_sizes[group]):
+            if table and (len(table) - 1) * spec.block_sizes[group] >= sequence.asked:
                 raise Broken(
                     "tail-waste-bounded",
                     f"sequence {sequence.seq} was asked to have room for {sequence.asked} tokens, "
@@ -301,9 +313,10 @@ def hit(spec: Spec, sequence: Sequence, tokens: int) -> None:
     _leaves_last_token(sequence, tokens, "match found")
     _note_prefix_situations(spec, sequence, tokens)
     for group, size in enumerate(spec.block_sizes):
-        first = window_low(tokens, spec.windows[group])
-        for start in range(first - first % size, tokens, size):
-            wanted = range(max(start, first), min(start + size, tokens))
+        if spec.windows[group] is not None:
+            continue  # which blocks a windowed group would offer is seen when they are adopted
+        for start in range(0, tokens, size):
+            wanted = range(start, min(start + size, tokens))
             if not _in_pool(spec, sequence, group, wanted):
                 law, why = _why_absent(spec, sequence, group, wanted)
                 raise Broken(law, f"match found {tokens} tokens for sequence {sequence.seq}, but {why}")
@@ -355,7 +368,7 @@ def _adopted_slot(spec: Spec, sequence: Sequence, group: int, position: int, blo
     found, expected = memory.slots[slot], spec.content(sequence, group, position)
     told = f"extend adopted position {position} of sequence {sequence.seq} in block {block}, but"
     if found != expected:
-        law, why = _why_not(spec, expected, found)
+        law, why = _why_not(spec, expected, found, block)
         raise Broken(law, f"{told} {why}")
     if slot in memory.drafts:
         raise Broken("published-is-committed", f"{told} what lies there is a draft that was not accepted yet")
@@ -429,28 +442,29 @@ def _why_absent(spec: Spec, sequence: Sequence, group: int, wanted: range) -> tu
     return "published-is-committed", f"no single block holds the positions {wanted.start} to {wanted.stop - 1}"
 
 
-def _why_not(spec: Spec, expected: int, found: int) -> tuple[str, str]:
-    """Which law is broken where `found` lies in a slot that should show `expected`, and why, in prose."""
+def _why_not(spec: Spec, expected: int, found: int, block: int | None = None) -> tuple[str, str]:
+    """Which law is broken where `found` lies in a slot (of `block`) that should show `expected`, and why, in prose."""
     groups = len(spec.block_sizes)
     tree = spec.tree
     node = expected // groups
     tokens, namespace = tree.tokens(node), tree.namespace(node)
+    lost = spec.memory.lost.get(expected)
+    if lost is not None and lost.block == block:
+        return _LOST[lost.how], f"the content it needs was there until {_show_lost(lost)}"
     if found and tree.tokens(found // groups) == tokens and tree.namespace(found // groups) != namespace:
         return (
             "hit-same-namespace",
             f"what lies there belongs to {_show_namespace(tree.namespace(found // groups))}, not to {_show_namespace(namespace)}",
         )
-    lost = spec.memory.lost.get(expected)
+    twin = _twin(spec, expected) if block is None else None
+    if twin is not None:
+        return "hit-same-namespace", f"these tokens were computed for {_show_namespace(twin)}, not for {_show_namespace(namespace)}"
     if lost is not None:
         return _LOST[lost.how], f"the content it needs was in block {lost.block} until {_show_lost(lost)}"
     if not found:
-        for other in tree.namespaces():
-            twin = tree.find(other, tokens) if other != namespace else None
-            if twin is not None and any(True for _ in spec.memory.where(twin * groups + expected % groups)):
-                return (
-                    "hit-same-namespace",
-                    f"these tokens were computed only for {_show_namespace(other)}, not for {_show_namespace(namespace)}",
-                )
+        twin = _twin(spec, expected)
+        if twin is not None:
+            return "hit-same-namespace", f"these tokens were computed only for {_show_namespace(twin)}, not for {_show_namespace(namespace)}"
         if expected % groups == 0 or groups == 1:
             return "hit-is-true-prefix", "no sequence ever computed this prefix"
         return "initialised-read", "no sequence ever computed this prefix in that group"
@@ -458,6 +472,17 @@ def _why_not(spec: Spec, expected: int, found: int) -> tuple[str, str]:
         "hit-is-true-prefix",
         f"what lies there is position {len(tree.tokens(found // groups)) - 1} of the tokens {_show_tokens(tree.tokens(found // groups))}",
     )
+
+
+def _twin(spec: Spec, expected: int) -> Namespace | None:
+    """Another namespace for which the pool holds the same tokens."""
+    node, group = divmod(expected, len(spec.block_sizes))
+    tokens, namespace = spec.tree.tokens(node), spec.tree.namespace(node)
+    for other in spec.tree.namespaces():
+        twin = spec.tree.find(other, tokens) if other != namespace else None
+        if twin is not None and any(True for _ in spec.memory.where(twin * len(spec.block_sizes) + group)):
+            return other
+    return None
 
 
 def _note_prefix_situations(spec: Spec, sequence: Sequence, tokens: int) -> None:
@@ -585,18 +610,21 @@ def _lies_above(spec: Spec, out: Evicted, kept: int) -> bool:
 def books(spec: Spec, op: Op) -> None:
     """The cache's own books agree with what its tables show."""
     seen = spec.seen.books
+    pins = spec.pins()
     if seen.refcounts is not None:
-        refcounts(spec, seen.refcounts)
+        refcounts(spec, seen.refcounts, pins)
     if seen.free is not None:
         free_list(spec, op, seen.free)
-        partition(spec, op, seen)
+        partition(spec, op, seen, pins)
     if seen.cached is not None:
         matchable_blocks(spec, seen.cached)
 
 
-def refcounts(spec: Spec, counts: dict[int, int]) -> None:
+def refcounts(spec: Spec, counts: dict[int, int], pins: Counter[int]) -> None:
     """Each count lies between the table entries that list the block and those plus the device work that may pin it."""
-    pins = spec.pins()
+    spec.exercised["refcount-equals-holders"] += bool(spec.owners)
+    if counts == {block: len(entries) for block, entries in spec.owners.items()}:
+        return
     for block in sorted(spec.universe):
         count, listed = counts.get(block, 0), len(spec.owners.get(block, ()))
         if count < 0:
@@ -605,7 +633,6 @@ def refcounts(spec: Spec, counts: dict[int, int]) -> None:
             holders = ", ".join(f"sequence {seq}" for seq, _, _ in spec.owners.get(block, ())) or "nobody"
             pinned = f" and device work may pin it {pins[block]} times" if pins[block] else ""
             raise Broken("refcount-equals-holders", f"the reference count of block {block} is {count}, but {holders} lists it{pinned}")
-    spec.exercised["refcount-equals-holders"] += bool(spec.owners)
 
 
 def free_list(spec: Spec, op: Op, free: tuple[int, ...]) -> None:
@@ -613,6 +640,10 @@ def free_list(spec: Spec, op: Op, free: tuple[int, ...]) -> None:
     law = "release-once" if isinstance(op, Release) else "pool-conserved"
     seen: set[int] = set()
     fenced = spec.fenced()
+    listed = set(free)
+    if len(listed) == len(free) and listed <= spec.universe and listed.isdisjoint(spec.owners) and listed.isdisjoint(fenced):
+        seen = listed
+        free = ()
     for block in free:
         if block in seen:
             raise Broken(law, f"block {block} is on the free list twice")
@@ -636,16 +667,15 @@ def free_list(spec: Spec, op: Op, free: tuple[int, ...]) -> None:
             )
 
 
-def partition(spec: Spec, op: Op, seen: Books) -> None:
+def partition(spec: Spec, op: Op, seen: Books, pins: Counter[int]) -> None:
     """Every block is held, free or retiring; only device work may keep one that nobody lists out of the free list."""
     free, retiring = set(seen.free or ()), seen.retiring or frozenset()
-    pins = spec.pins()
     for block in sorted(retiring):
         if block in free:
             raise Broken("pool-conserved", f"block {block} is both free and retiring")
         if not pins[block] and seen.retiring is not None:
             raise Broken("pool-conserved", f"block {block} waits for device work, but no device work touches it")
-    lost = sorted(block for block in spec.universe if block not in free and block not in spec.owners and not pins[block])
+    lost = sorted(spec.universe - free - spec.owners.keys() - pins.keys())
     spare = len(spec.universe) - spec.usable
     if len(lost) > spare:
         law = "no-leak" if not spec.owners and not spec.passes and spec.any_drop else "pool-conserved"

@@ -44,7 +44,7 @@ class GhostMemory:
         self.drafts: set[int] = set()
         """Slots whose content is a draft that was not accepted yet."""
         self.forgotten: dict[int, How] = {}
-        """Held blocks whose content was evicted or reset and not published again since."""
+        """Blocks whose content was evicted or reset and not published again since."""
         self.lost: dict[int, Lost] = {}
         self.proven: set[int] = set()
         """Blocks that a hit has shown to be matchable since they were last filled: no other block could have served it."""
@@ -104,6 +104,11 @@ class GhostMemory:
                 self.put(slot, EMPTY, how)
             self._launched[slot] = EMPTY
         self.forgotten.pop(block, None)
+        self.proven.discard(block)
+
+    def forget(self, block: int, how: How) -> None:
+        """What `block` holds is no longer matchable, until a holder publishes it again or the block is handed out."""
+        self.forgotten[block] = how
         self.proven.discard(block)
 
     def reject(self, slot: int, content: int) -> None:

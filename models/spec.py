@@ -141,7 +141,7 @@ class Spec:
         before, self.seen = self.seen, seen
         self.owners = _owners(seen)
         try:
-            if outcome is False or isinstance(outcome, OutOfBlocksSeen | RefusedSeen):
+            if _failed(op, outcome):
                 checks.failure_changes_nothing(self, op, before)
                 if isinstance(outcome, OutOfBlocksSeen) and isinstance(op, Extend):
                     checks.no_spurious_exhaustion(self, op)
@@ -179,15 +179,30 @@ class Spec:
     def pins(self) -> Counter[int]:
         """block -> how many holders besides tables a cache may count: passes out, their copies, and drops deferred until they finish."""
         pins: Counter[int] = Counter()
+        if not self.passes and not self.deferrals:
+            return pins
         for out in self.passes:
-            pins.update(out.blocks)
+            pins.update(out.listed)
             pins.update(out.copied)
         pins.update(deferral.block for deferral in self.deferrals)
         return pins
 
     def fenced(self) -> dict[int, Pass]:
         """The blocks that launched device work may still read or write."""
+        if not self.steps:
+            return {}
         return {block: out for step in self.steps for out in step for block in out.blocks}
+
+    def exhausted(self, op: Op) -> bool:
+        """Whether the pool has no room for `op`, an extend or fork, even if everything evictable is taken and the tail need not be copied."""
+        if isinstance(op, Fork):
+            return len(set(self.owners) | self.fenced().keys()) >= self.usable
+        if not isinstance(op, Extend):
+            return False
+        sequence = self.live[op.seq]
+        end = min(sequence.computed + op.count, len(sequence.known)) + len(op.drafts)
+        need = sum(blocks_for(end, size) for size in self.block_sizes) - sum(len(table) for table in self.tables(sequence))
+        return need > self.usable - len(set(self.owners) | self.fenced().keys())
 
     # -- preconditions --------------------------------------------------------------------------------------------------------------------------
 
@@ -280,6 +295,7 @@ class Spec:
         self._take_blocks(sequence, before, out.start, {target for _, _, target in grant.copies}, self._rewritten(sequence, out))
         checks.room(self, sequence, out)
         checks.exclusive_write(self, sequence, out, grant)
+        checks.whole_pool_again(self, sequence)
         out.work = self._work(sequence, out, grant)
         self.memory.run(out.work, launched=not self.capabilities.steps)
         self._mark_drafts(sequence, out)
@@ -369,20 +385,12 @@ class Spec:
 
     def _evict(self, op: Evict, outcome: Outcome, before: Seen) -> None:
         for block in self.universe.intersection(op.blocks):
-            self.memory.proven.discard(block)
-            if block in self.owners:
-                self.memory.forgotten[block] = "evicted"
-            else:
-                self.memory.clear(block, "evicted")
+            self.memory.forget(block, "evicted")
         checks.eviction(self, op, before)
 
     def _reset(self, op: Reset, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
         for block in self.universe:
-            self.memory.proven.discard(block)
-            if block in self.owners:
-                self.memory.forgotten[block] = "reset"
-            else:
-                self.memory.clear(block, "reset")
+            self.memory.forget(block, "reset")
         checks.reset(self)
 
     def _swap_out(self, op: SwapOut, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
@@ -426,13 +434,25 @@ class Spec:
         start = sequence.computed
         count = min(op.count, len(sequence.known) - start)
         path = self.tree.path(sequence.path[-1], op.drafts) if op.drafts else []
-        blocks = set()
+        blocks: set[int] = set()
+        listed: set[int] = set()
         for group, table in enumerate(self.tables(sequence)):
+            listed.update(block for block in table if block is not None)
             first = window_low(start, self.windows[group]) // self.block_sizes[group]
             last = blocks_for(start + count + len(op.drafts), self.block_sizes[group])
             blocks.update(block for block in table[first:last] if block is not None)
         copied = frozenset(block for _, source, target in grant.copies for block in (source, target))
-        return Pass(op.seq, start, count, op.drafts, path, Work(), frozenset(blocks | copied), copied, launched=not self.capabilities.steps)
+        return Pass(
+            op.seq,
+            start,
+            count,
+            op.drafts,
+            path,
+            blocks=frozenset(blocks | copied),
+            copied=copied,
+            listed=frozenset(listed | copied),
+            launched=not self.capabilities.steps,
+        )
 
     def _work(self, sequence: Sequence, out: Pass, grant: Grant) -> Work:
         writes = []
@@ -575,6 +595,13 @@ class Spec:
         if self.passes and self.capabilities.steps:
             touches = any(out.launched and block in out.blocks for out in self.passes)
             self.deferrals.append(Deferral(block, tuple(self.passes), touches))
+
+
+def _failed(op: Op, outcome: Outcome) -> bool:
+    """Whether the cache says that nothing has changed. What a repeated release raises is judged by the release itself."""
+    if isinstance(outcome, Raised):
+        return not isinstance(op, Release)
+    return outcome is False or isinstance(outcome, OutOfBlocksSeen | RefusedSeen)
 
 
 def _usable(capabilities: Capabilities, num_blocks: int, universe: int) -> int:

@@ -45,11 +45,13 @@ class Pass(msgspec.Struct, eq=False):
     drafts: tuple[int, ...]
     path: list[int]
     """Interned prefixes of the drafts."""
-    work: Work
+    work: Work = msgspec.field(default_factory=Work)
     blocks: frozenset[int] = frozenset()
     """The blocks that it reads, writes or copies."""
     copied: frozenset[int] = frozenset()
     """Sources and destinations of its copies."""
+    listed: frozenset[int] = frozenset()
+    """All blocks of its sequence and its copies: what a cache that holds back more than it must may pin."""
     launched: bool = False
     finished: bool = False
 

@@ -16,14 +16,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 
-from kvproof.impl.checker import AdapterFault, Checked, Hung, read_capabilities
+from kvproof.impl.checker import AdapterFault, Checked, Hung, Raises, read_capabilities
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import Admit, AnyOp, BeginStep, Extend, Fork, Op, Release, op_name
-from kvproof.models.spec import ContractBroken, Outcome, OutOfBlocksSeen, RefusedSeen, Spec, Violation
+from kvproof.models.spec import ContractBroken, Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec, Violation
 from kvproof.models.state import Seen, Tables
 
 OP_SECONDS: Final = 10.0
@@ -71,7 +71,12 @@ class Lockstep:
             return False
         self.ops.append(op)
         _WATCH.beats += 1
-        outcome = self.cache.do(op)
+        try:
+            outcome = self.cache.do(op)
+        except Raises as error:
+            if not spec.exhausted(op):
+                raise
+            self._died_of_exhaustion(op, error)
         seen = self._observe(op, outcome)
         if isinstance(outcome, RefusedSeen):
             self.refusals[op_name(op)] += 1
@@ -85,6 +90,20 @@ class Lockstep:
             raise LawBroken(violation)
         self.last_seen = seen
         return True
+
+    def _died_of_exhaustion(self, op: Op, error: Raises) -> NoReturn:
+        """An exception where the pool really had no room: if it left its mark on the cache, that is a law of the cache; else the adapter's fault."""
+        try:
+            seen = self._observe(op, RefusedSeen())
+        except AdapterFault:
+            raise error from None
+        violation = self.spec.apply(op, Raised(error.error), seen)
+        if violation is None:
+            raise error
+        reason = f"{violation.reason} ({op_name(op)} raised {error.error}; the pool had no room for it)"
+        if self.trace is not None:
+            self.trace.append(Step(op, Raised(error.error), seen))  # type: ignore[arg-type]
+        raise LawBroken(msgspec.structs.replace(violation, reason=reason)) from error
 
     def _observe(self, op: Op, outcome: Outcome) -> Seen:
         cache = self.cache

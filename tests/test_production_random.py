@@ -11,6 +11,9 @@ import pytest
 from kvproof.impl.production import GroupSpec, PagedCache, WorkerMirror
 from kvproof.impl.production.errors import OutOfBlocks, WindowPassed
 
+MOST_LIVE = 6
+"""More sequences only get into each other's way."""
+
 FULL = GroupSpec()
 CONFIGURATIONS = {
     "steps": {"groups": (FULL,), "steps": True},
@@ -39,12 +42,12 @@ class Sequence:
 
 
 class Harness:
-    """Drives one cache; `slots` holds what a forward pass would have left in each slot: the namespace and the token prefix that ends there."""
+    """Drives one cache; `slots` holds what a forward pass would have left in each slot: namespace and the token prefix that ends there."""
 
     def __init__(self, seed, *, groups, steps, prefix_caching=True):
         self.random = random.Random(seed)
         self.block_size = self.random.choice([1, 2, 2, 3, 4])
-        self.blocks = self.random.randint(2, 16) * (1 if len(groups) == 1 else 2)
+        self.blocks = self.random.randint(2, 20) * len(groups)
         self.groups = groups
         self.sizes = [group.block_size or self.block_size for group in groups]
         self.steps = steps
@@ -60,6 +63,7 @@ class Harness:
         self.mirror = WorkerMirror()
         self.live = {}
         self.gone = []
+        self.said = []
         self.slots = {}
         self.open = {}
         self.matchable = set()
@@ -102,9 +106,7 @@ class Harness:
             for position in range(sequence.computed, len(tokens)):
                 block = table[position // self.sizes[group]]
                 assert block not in labels, f"sequence {seq} writes into block {block}, which is matchable"
-                holders = [
-                    other for other in self.live for g in range(len(self.groups)) if block in self.cache.block_table(other, g)
-                ]
+                holders = [other for other in self.live for g in range(len(self.groups)) if block in self.cache.block_table(other, g)]
                 assert holders == [seq], f"sequence {seq} writes into block {block}, which {holders} hold"
                 self.slots[block, position % self.sizes[group]] = (sequence.namespace, tuple(tokens[: position + 1]))
         tables = [self.cache.block_table(seq, group) for group in range(len(self.groups))]
@@ -117,7 +119,13 @@ class Harness:
     # The operations.
 
     def admit(self):
+        if len(self.live) >= MOST_LIVE:
+            return
         prompt = [self.random.randint(0, 1) for _ in range(self.random.randint(1, 14))]
+        if self.said and self.random.random() < 0.6:
+            # Something that was said before, and perhaps a little more: that is what a prefix cache is for.
+            prompt = self.random.choice(self.said)[: self.random.randint(1, 20)] + prompt[: self.random.randint(0, 4)] or prompt
+        self.said.append(prompt)
         namespace = self.random.choice([{}, {}, {"tenant": "a"}, {"model": "a"}])
         seq, self.next = self.next, self.next + 1
         self.cache.admit(seq, prompt, namespace)
@@ -138,6 +146,17 @@ class Harness:
             assert 0 <= hit < len(self.live[seq].tokens)
             assert self.cache.books() == before
             self.reached["hit"] += hit > 0
+            if self.groups == (FULL,):
+                assert hit == self.longest_hit(self.live[seq])
+
+    def longest_hit(self, sequence):
+        """What the matchable blocks show, read off the slots themselves."""
+        size = self.block_size
+        shown = {self.slots.get((block, size - 1)) for block in self.cache.books().cached}
+        length = 0
+        while length + size < len(sequence.tokens) and (sequence.namespace, tuple(sequence.tokens[: length + size])) in shown:
+            length += size
+        return length
 
     def extend(self):
         seq = self.pick(lambda s: not s.target and not s.swapped and s.computed < len(s.tokens))
@@ -181,7 +200,7 @@ class Harness:
             need += -(-end // size) - len(table)
             if sequence.computed % size:
                 block = table[-1]
-                alone = books.refcounts[block] == 1 and block not in self.cache._pins()
+                alone = self.cache._pool.refs[block] == 1
                 need += not alone
         assert need > len(books.free)
 
@@ -204,6 +223,7 @@ class Harness:
             tokens = [self.random.randint(0, 1) for _ in range(self.random.randint(1, 3))]
             self.cache.append(seq, tokens)
             self.live[seq].tokens += tokens
+            self.said.append(list(self.live[seq].tokens))
 
     def truncate(self):
         seq = self.pick(lambda s: not s.target and not s.swapped and s.computed)
@@ -223,7 +243,7 @@ class Harness:
 
     def fork(self):
         parent = self.idle()
-        if parent is None or len(self.live) > 8:
+        if parent is None or len(self.live) >= MOST_LIVE:
             return
         child, self.next = self.next, self.next + 1
         self.cache.fork(parent, child)
@@ -367,7 +387,6 @@ class Harness:
         assert not books.retiring
         self.cache.evict(range(self.blocks))
         index = self.cache._index
-        assert not index._children
         assert not index._roots
         assert self.cache.stats().host_blocks_used == 0
 
@@ -380,7 +399,7 @@ OPERATIONS = {
     "append": 5,
     "truncate": 2,
     "fork": 2,
-    "release": 2,
+    "release": 3,
     "begin": 8,
     "end": 8,
     "evict": 1,

@@ -12,9 +12,10 @@
     cache.append(0, [sampled])
     cache.release(0)
 
-`cache.py` holds the operations, `pool.py` who holds which block, `index.py` what is matchable, `sequence.py` one sequence, `mirror.py` the device's
-copy of the block tables, `records.py` what the cache answers, `errors.py` what it raises. `adapter.py` drives all of it from the verification suite,
-and is the only module here that knows the suite.
+`cache.py` holds the operations, `pool.py` who holds which block, `index.py` what is matchable, `reuse.py` how much of that one prompt can
+adopt, `sequence.py` one sequence, `tokens.py` token ids as bytes, `groups.py` full and windowed layers, `mirror.py` the device's copy of
+the block tables, `records.py` what the cache answers, `errors.py` what it raises. `adapter.py` puts it under the verification suite, and is
+the only module that knows it.
 """
 
 from kvproof.impl.production.cache import PagedCache

@@ -1,16 +1,19 @@
-"""The cache: what an engine calls. Tokens and lengths are counted in tokens, blocks by their number in the pool.
+"""The cache: what an engine calls. Lengths are counted in tokens, blocks go by their number in the pool.
 
-Promise to threads: one re-entrant lock guards each cache, every public operation is atomic and sees the others in one order. A block table is returned as a copy.
-What the lock cannot do is order two operations of the same sequence by two threads: the engine decides who commits what.
+Promise to threads: one re-entrant lock guards each cache, so every public operation is atomic and all threads see them in one order. Tables
+are returned as copies. What no lock can do is order two operations on one sequence: who commits what is for the engine to decide.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from math import lcm
 from threading import RLock
 
+from kvproof.impl.production import books
 from kvproof.impl.production.errors import (
     BadConfiguration,
     BlockOutOfRange,
@@ -32,21 +35,13 @@ from kvproof.impl.production.errors import (
     WindowPassed,
 )
 from kvproof.impl.production.groups import GroupSpec, Layout, layouts_of
-from kvproof.impl.production.index import NOWHERE, Descriptor, PrefixIndex
+from kvproof.impl.production.index import PrefixIndex, RootKey, run_at
+from kvproof.impl.production.mirror import TableLog
 from kvproof.impl.production.pool import BlockPool
-from kvproof.impl.production.records import (
-    BlockEvent,
-    Books,
-    CacheStats,
-    ExtendGrant,
-    HostCopies,
-    RemovalReason,
-    StepPlan,
-    Table,
-    TableDelta,
-)
+from kvproof.impl.production.records import BlockEvent, Books, CacheStats, ExtendGrant, HostCopies, RemovalReason, StepPlan, Table
 from kvproof.impl.production.reuse import Reuse
 from kvproof.impl.production.sequence import NEVER, NOT_LAUNCHED, SequenceState, deepest_first
+from kvproof.impl.production.tokens import extended, pack
 
 NO_COPIES = ExtendGrant()
 
@@ -54,8 +49,9 @@ NO_COPIES = ExtendGrant()
 class PagedCache:
     """Block ownership for one paged KV cache: prefix reuse, copy-on-write, drafts, forks, sliding windows, device fences, a host tier.
 
-    The life of a sequence: `admit`, then rounds of `extend`, a forward pass, `commit`, `append`; and `release` at any time. Between an `extend` and its
-    `commit` nothing else may happen to the sequence but a `release` or a `preempt`.
+    The life of a sequence: `admit`, then rounds of `extend`, a forward pass, `commit` and `append`, and `release` at any time. Between an
+    `extend` and its `commit` nothing else may happen to the sequence but a `release` or a `preempt`. An operation that raises has changed
+    nothing.
     """
 
     def __init__(
@@ -68,18 +64,21 @@ class PagedCache:
         steps: bool = True,
         host_blocks: int = 0,
         events: bool = False,
+        locked: bool = True,
     ) -> None:
         """Raises BadConfiguration.
 
-        block_size: tokens in a block, for groups that name none of their own. All groups draw on the same `num_blocks` blocks, a block serves one group at a time.
-        steps: passes are launched by `begin_step` and have finished at `end_step`. Without, a pass runs at its extend and has finished at its commit.
+        block_size: tokens in a block, for groups that name no size of their own. All groups share the blocks; a block serves one at a time.
+        steps: passes are launched by `begin_step` and done at `end_step`. Without, a pass runs at its extend and is done at its commit.
         host_blocks: size of the host tier. events: keep a log for `take_events`, which somebody must then call.
+        locked: False for an engine that calls from one thread only; decoding is a quarter faster then.
         """
         if host_blocks < 0:
             raise BadConfiguration(f"a host tier of {host_blocks} blocks; 0 is none")
         self._layouts = layouts_of(tuple(groups), block_size)
         self._windowed = tuple(layout for layout in self._layouts if layout.window is not None)
         self._chain_sizes = tuple(dict.fromkeys(layout.size for layout in self._layouts))
+        self._chain_groups = [[layout.group for layout in self._layouts if layout.size == size] for size in self._chain_sizes]
         self._hit_step = lcm(*self._chain_sizes)
         self._pool = BlockPool(num_blocks)
         self._index = PrefixIndex(self._pool, len(self._layouts))
@@ -88,37 +87,46 @@ class PagedCache:
         self._sequences: dict[int, SequenceState] = {}
         self._unlaunched: dict[int, SequenceState] = {}
         self._open: dict[int, list[int]] = {}
-        """For each open step, what it pins besides the tables: sources of its copies, and the blocks of sequences that were released while in it."""
+        """What each open step pins besides the tables: sources of its copies, and blocks of the sequences released while in it."""
         self._last_step = NOT_LAUNCHED
-        self._changed: dict[int, SequenceState] = {}
-        self._dropped: list[int] = []
+        self._log = TableLog(len(self._layouts))
         self._host_blocks = host_blocks
         self._host_free = list(range(host_blocks - 1, -1, -1))
         self._events: list[BlockEvent] | None = [] if events else None
         self._counts: Counter[str] = Counter()
-        self._lock = RLock()
+        lock = RLock() if locked else None
+        self._lock: AbstractContextManager[object] = lock or nullcontext()
+        # `with` costs twice as much as the two calls, which shows where an operation takes less than a microsecond.
+        self._enter = lock.acquire if lock else _nothing
+        self._leave = lock.release if lock else _nothing
 
     # The life of a sequence.
 
     def admit(self, seq: int, prompt: Iterable[int], namespace: Mapping[str, str | None] | None = None) -> None:
         """A request is known; it holds nothing yet.
 
-        namespace: what must agree, besides the tokens, before two sequences share a block: tenant, model, adapter, ... A field of None is not set.
-        Raises SequenceExists.
+        namespace: what must agree, besides the tokens, before two sequences share a block: tenant, model, adapter, ... None is not set.
+        Raises SequenceExists, TokenOutOfRange.
         """
         descriptor = tuple(sorted((field, value) for field, value in namespace.items() if value is not None)) if namespace else ()
+        tokens = pack(prompt)
         with self._lock:
             if seq in self._sequences:
                 raise SequenceExists(f"sequence {seq} is known already; release it first or choose another number")
-            self._sequences[seq] = SequenceState(seq, prompt, descriptor, len(self._layouts), len(self._chain_sizes))
+            self._sequences[seq] = SequenceState(seq, tokens, descriptor, len(self._layouts), len(self._chain_sizes))
 
     def append(self, seq: int, tokens: Iterable[int]) -> None:
-        """Tokens become known: sampled, or the next turn of the user. Raises UnknownSequence, UncommittedPass."""
-        with self._lock:
+        """Tokens become known: sampled, or the next turn of the user. Raises UnknownSequence, UncommittedPass, TokenOutOfRange."""
+        self._enter()
+        try:
             state = self._sequences.get(seq)
             if state is None or state.target:
                 raise self._why_not(seq, "append to")
-            state.tokens.extend(tokens)
+            packed = extended(state.tokens, tokens)
+            if packed is not state.tokens:
+                self._widen(state, packed)
+        finally:
+            self._leave()
 
     def match(self, seq: int) -> int:
         """How many leading tokens the first extend would adopt now, at most all but the last. Holds nothing: the extend looks again.
@@ -131,15 +139,16 @@ class PagedCache:
                 raise self._why_not(seq, "match")
             if state.computed or state.target or not self._caching:
                 return 0
-            return self._look_up(state).longest()
+            return self._longest(self._look_up(state))
 
     def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> ExtendGrant:
         """Makes room for a pass over the next `count` known tokens, cut to those there are, and then over the drafts.
 
-        The first extend adopts the longest cached prefix, and counts from there. Where the room for that is short it adopts less: the smallest demand decides.
-        Raises OutOfBlocks, UnknownSequence, UncommittedPass, SwappedOut, NothingToExtend, DraftsNotAllowed.
+        The first extend adopts the longest cached prefix and counts from there. Where there is no room for that, it adopts less: it fails
+        only if nothing would fit. Raises OutOfBlocks, UnknownSequence, UncommittedPass, SwappedOut, NothingToExtend, DraftsNotAllowed.
         """
-        with self._lock:
+        self._enter()
+        try:
             state = self._sequences.get(seq)
             if state is None or state.target or state.hosts is not None:
                 raise self._why_not(seq, "extend")
@@ -148,20 +157,13 @@ class PagedCache:
             known = len(state.tokens)
             if end > known:
                 end = known
-            if end <= start or count < 1:
-                raise NothingToExtend(f"sequence {seq} knows {known} tokens and has computed {start}: no room for {count} more; append tokens first")
-            grant = NO_COPIES
+            if end <= start or (drafts and not (start and end == known)):
+                raise _bad_extend(state, count)
             if start:
-                last = end
+                last = end + len(drafts) if drafts else end
+                grant = self._grow(state, last) if last > state.room else NO_COPIES
                 if drafts:
-                    if end < known:
-                        raise DraftsNotAllowed(f"sequence {seq}: {known - end} known tokens would lie behind the drafts; extend to the last known token")
-                    last += len(drafts)
-                if last > state.room:
-                    grant = self._grow(state, last)
-                state.drafts = tuple(drafts)
-            elif drafts:
-                raise DraftsNotAllowed(f"sequence {seq} has computed nothing yet, its first extend takes no drafts; commit the prompt first")
+                    state.drafts = tuple(drafts)
             else:
                 grant = self._start(state, count)
                 end = min(state.computed + count, known)
@@ -170,6 +172,8 @@ class PagedCache:
                 state.step = NOT_LAUNCHED
                 self._unlaunched[seq] = state
             return grant
+        finally:
+            self._leave()
 
     def commit(self, seq: int, accepted: int = 0) -> None:
         """The pass of the last extend is done: its tokens and its first `accepted` drafts are computed, the other drafts never were.
@@ -177,12 +181,13 @@ class PagedCache:
         Whole blocks become matchable, blocks that only rejected drafts needed are freed, and so are those that left a window.
         Raises UnknownSequence, NothingToCommit, TooManyAccepted, and PassNotFinished before the `end_step` of the pass.
         """
-        with self._lock:
+        self._enter()
+        try:
             state = self._sequences.get(seq)
             if state is None or not state.target:
                 raise self._why_not(seq, "commit")
             if self._steps and (state.step == NOT_LAUNCHED or state.step in self._open):
-                raise self._unfinished(state)
+                raise _unfinished(state)
             computed = state.target
             if state.drafts or accepted:
                 computed += self._accept(state, accepted)
@@ -193,11 +198,14 @@ class PagedCache:
                 state.sources = []
             if computed >= state.milestone:
                 self._pass_milestone(state)
+        finally:
+            self._leave()
 
     def truncate(self, seq: int, length: int) -> None:
         """The first `length` tokens stay known and computed, the rest is forgotten, and blocks past them are freed.
 
-        Raises UnknownSequence, UncommittedPass, SwappedOut, LengthOutOfRange, and WindowPassed where a group has let go of what the next token would read.
+        Raises UnknownSequence, UncommittedPass, SwappedOut, LengthOutOfRange, and WindowPassed where a block that the next token reads has
+        left its window.
         """
         with self._lock:
             state = self._sequences.get(seq)
@@ -209,24 +217,24 @@ class PagedCache:
                 needed = layout.first_needed(length)
                 if needed < state.passed[layout.group] and needed * layout.size < length:
                     raise WindowPassed(
-                        f"sequence {seq} at {length} tokens would need block {needed} of group {layout.group}, which has left the window;"
+                        f"sequence {seq} at {length} tokens needs block {needed} of group {layout.group}, which has left the window;"
                         " preempt the sequence and compute it again"
                     )
             self._cut_back(state, length)
 
     def fork(self, parent: int, child: int) -> None:
-        """`child` knows and has computed what `parent` does, by sharing all its blocks. Nothing is copied before either writes into a shared tail.
+        """`child` knows and has computed what `parent` does, by sharing all its blocks.
 
-        Raises UnknownSequence, UncommittedPass, SwappedOut, SequenceExists. Takes no blocks, so it cannot run out of them.
+        A shared tail is copied when either first writes into it. A fork takes no blocks, so it cannot run out of them.
+        Raises UnknownSequence, UncommittedPass, SwappedOut, SequenceExists.
         """
         with self._lock:
             state = self._sequences.get(parent)
             if state is None or state.target or state.hosts is not None:
                 raise self._why_not(parent, "fork")
             if child in self._sequences:
-                raise SequenceExists(f"sequence {child} is known already; release it first or choose another number for the fork of {parent}")
-            twin = SequenceState(child, state.tokens, state.namespace, len(self._layouts), len(self._chain_sizes))
-            twin.chunks = [list(chunks) for chunks in state.chunks]
+                raise SequenceExists(f"sequence {child} is known already; release it first or fork {parent} to another number")
+            twin = SequenceState(child, state.tokens[:], state.namespace, len(self._layouts), len(self._chain_sizes))
             if state.computed:
                 self._share(state, twin)
             self._sequences[child] = twin
@@ -234,7 +242,7 @@ class PagedCache:
     def release(self, seq: int) -> bool:
         """The sequence is gone: finished, cancelled or failed, at any time. Returns whether it was known; a second release changes nothing.
 
-        A pass that was not launched never runs. Blocks that a launched one uses are handed out again after its `end_step` only.
+        A pass that was not launched never runs. Blocks that a launched one uses are handed out again only after its `end_step`.
         """
         with self._lock:
             state = self._sequences.pop(seq, None)
@@ -244,9 +252,9 @@ class PagedCache:
             return True
 
     def preempt(self, seq: int) -> bool:
-        """The sequence lets go of everything, as in `release`, but keeps its tokens and can be extended again. Returns whether it held anything.
+        """Like `release`, but the sequence keeps its tokens and can be extended again. Returns whether it held anything.
 
-        The drafts of an uncommitted extend are dropped, a copy on the host tier too. Of an unknown sequence: changes nothing.
+        The drafts of an uncommitted extend are dropped, and so is a copy on the host tier. An unknown sequence changes nothing.
         """
         with self._lock:
             state = self._sequences.get(seq)
@@ -263,7 +271,7 @@ class PagedCache:
         """Launches the pass of every extend that was neither launched nor released. Several steps may be open. Raises StepsDisabled."""
         with self._lock:
             if not self._steps:
-                raise StepsDisabled("this cache was built with steps=False: extend and commit are all there is")
+                raise StepsDisabled("this cache was built with steps=False: its passes need no launch")
             self._last_step = step = self._last_step + 1
             pinned: list[int] = []
             copies: list[tuple[int, int, int]] = []
@@ -276,9 +284,8 @@ class PagedCache:
                     state.sources = []
             self._open[step] = pinned
             self._unlaunched = {}
-            dropped = tuple(self._dropped)
-            self._dropped = []
-            return StepPlan(step, tuple(launched), tuple(copies), dropped, self._splices())
+            dropped, tables = self._log.take()
+            return StepPlan(step, tuple(launched), tuple(copies), dropped, tables)
 
     def end_step(self, step: int) -> None:
         """The device work of an open step has finished: what only that work pinned is free. Raises UnknownStep."""
@@ -300,19 +307,18 @@ class PagedCache:
             return self._forget(wanted, "requested")
 
     def reset(self) -> bool:
-        """Makes everything unmatchable, as after a change of weights, and always succeeds.
+        """Makes everything unmatchable, as after a change of weights. Always succeeds.
 
-        Sequences that hold something keep it, in flight or swapped out, and publish nothing any more: their later blocks build on what the reset disowned.
-        They publish again once they were preempted; their forks inherit that.
+        Sequences that hold something keep it, in flight and on the host tier too, but publish nothing any more: their later blocks build on
+        what the reset disowned. They publish again once preempted; their forks inherit this.
         """
         with self._lock:
             self._index.forget(range(self._pool.num_blocks))
             self._index.clear()
             for state in self._sequences.values():
                 if state.computed or state.target:
-                    state.publishes = False
-                    state.cursors = [NOWHERE] * len(self._chain_sizes)
-                    self._set_milestone(state)
+                    state.cursors = [None] * len(self._chain_sizes)
+                    self._stop_publishing(state)
             if self._events is not None:
                 self._events.append(BlockEvent("cleared"))
             return True
@@ -322,7 +328,7 @@ class PagedCache:
     def swap_out(self, seq: int) -> HostCopies | None:
         """Moves a sequence to the host tier; returns the copies to issue, or None where the tier is too full or there is nothing to move.
 
-        Its device blocks are free at once, those that are matchable stay so. Raises UnknownSequence, UncommittedPass, SwappedOut.
+        Its device blocks are free at once, and those that were matchable stay so. Raises UnknownSequence, UncommittedPass, SwappedOut.
         """
         with self._lock:
             state = self._sequences.get(seq)
@@ -336,12 +342,15 @@ class PagedCache:
             copies = _pairs(state.tables, state.hosts)
             self._pool.drop(blocks)
             state.tables = [[] for _ in self._layouts]
-            self._drop_mirror(state)
+            self._log.dropped(state)
             self._counts["swaps_out"] += 1
             return HostCopies(seq, copies)
 
     def swap_in(self, seq: int) -> HostCopies | None:
-        """Moves a sequence back, into fresh blocks; returns the copies to issue, or None where the pool is too full. Raises UnknownSequence, NotSwappedOut."""
+        """Moves a sequence back, into fresh blocks; returns the copies to issue, or None where the pool is too full.
+
+        Raises UnknownSequence, NotSwappedOut.
+        """
         with self._lock:
             state = self._known(seq)
             hosts = state.hosts
@@ -356,21 +365,24 @@ class PagedCache:
             self._host_free += wanted
             state.hosts = None
             state.room = state.computed
-            self._mark_changed(state)
+            self._renewed(state)
             self._counts["swaps_in"] += 1
             return HostCopies(seq, copies)
 
     # Looking in.
 
     def block_table(self, seq: int, group: int = 0) -> Table:
-        """A copy of the block table: the block of each logical block, None where a window has passed. Empty if the sequence holds nothing. Raises UnknownSequence."""
+        """A copy of a block table, None where a window has passed; empty if the sequence holds nothing on the device.
+
+        Raises UnknownSequence.
+        """
         with self._lock:
             return list(self._known(seq).tables[group])
 
     def tokens(self, seq: int) -> list[int]:
-        """A copy of the known tokens. Raises UnknownSequence."""
+        """The known tokens. Raises UnknownSequence."""
         with self._lock:
-            return list(self._known(seq).tokens)
+            return self._known(seq).tokens.tolist()
 
     def computed(self, seq: int) -> int:
         """How many tokens are computed. Raises UnknownSequence."""
@@ -378,7 +390,10 @@ class PagedCache:
             return self._known(seq).computed
 
     def take_events(self) -> list[BlockEvent]:
-        """What became matchable and unmatchable since the last call, in order; replaying it gives the matchable set. Raises CacheError without `events=True`."""
+        """What became matchable and unmatchable since the last call, in order: replayed, it gives the matchable set.
+
+        Raises CacheError on a cache that was built without events.
+        """
         with self._lock:
             if self._events is None:
                 raise CacheError("this cache keeps no events; build it with events=True")
@@ -388,30 +403,22 @@ class PagedCache:
     def books(self) -> Books:
         """The books on every block. Costs a walk over the pool: for auditors, not for each step."""
         with self._lock:
-            pins = self._pins()
-            refs = self._pool.refs
-            holders = {block: count - pins[block] for block, count in enumerate(refs) if count > pins[block]}
-            return Books(
-                refcounts=holders,
-                free=tuple(self._pool.free_order()),
-                cached=frozenset(block for block, label in enumerate(self._pool.labels) if label >= 0),
-                retiring=frozenset(block for block in pins if block not in holders),
-            )
+            return books.audit(self._pool, books.pins(self._open.values(), self._sequences.values()))
 
     def stats(self) -> CacheStats:
         """Numbers for an operator. Costs a walk over the live sequences."""
         with self._lock:
             pool, counts = self._pool, self._counts
-            pins = self._pins()
+            pinned = books.pins(self._open.values(), self._sequences.values())
             return CacheStats(
                 num_blocks=pool.num_blocks,
                 used_blocks=pool.num_blocks - pool.available,
                 free_blocks=pool.available,
                 cached_blocks=self._index.filed,
-                retiring_blocks=sum(pool.refs[block] == count for block, count in pins.items()),
+                retiring_blocks=sum(pool.refs[block] == count for block, count in pinned.items()),
                 host_blocks_used=self._host_blocks - len(self._host_free),
                 sequences=len(self._sequences),
-                fragmentation_tokens=self._fragmentation(),
+                fragmentation_tokens=books.fragmentation(self._sequences.values(), self._layouts),
                 lookup_tokens=counts["lookup_tokens"],
                 hit_tokens=counts["hit_tokens"],
                 evicted_blocks=counts["evicted_blocks"],
@@ -421,132 +428,140 @@ class PagedCache:
                 copied_blocks=counts["copied_blocks"],
             )
 
-    # Room.
+    # The first extend.
 
     def _look_up(self, state: SequenceState) -> Reuse:
         """What the index has for all but the last known token."""
-        index = self._index
-        paths = []
-        for chain, size in enumerate(self._chain_sizes):
-            whole = max(0, len(state.tokens) - 1) // size
-            root = index.find_root(size, state.namespace)
-            paths.append([] if root == NOWHERE else index.walk(root, state.cut(chain, size, whole)[:whole]))
-        blocks = [index.blocks(layout.group, paths[layout.chain]) for layout in self._layouts]
-        return Reuse(self._layouts, self._hit_step, paths, blocks)
+        find, known = self._index.find, max(0, len(state.tokens) - 1)
+        paths = [find(_root_key(state, size), state.data(0, known - known % size)) for size in self._chain_sizes]
+        return Reuse(self._layouts, self._hit_step, paths)
+
+    def _longest(self, reuse: Reuse) -> int:
+        return next(reuse.lengths()) if self._windowed else reuse.top
 
     def _start(self, state: SequenceState, count: int) -> ExtendGrant:
-        """The first extend: adopts what fits, then makes room. All groups adopt before any takes fresh blocks, which could evict what another was to adopt."""
+        """The first extend: adopts what fits, then makes room.
+
+        All groups adopt before any takes fresh blocks, which could evict what another adopts.
+        """
         known = len(state.tokens)
-        reuse = self._look_up(state) if self._caching else None
-        adopted = self._affordable(state, reuse, count)
-        end = min(adopted + count, known)
-        if reuse is not None:
+        if self._caching:
+            reuse = self._look_up(state)
+            adopted = self._affordable(state, reuse, count)
             self._adopt(state, reuse, adopted)
             self._counts["lookup_tokens"] += known
             self._counts["hit_tokens"] += adopted
-        fresh = [-(-end // layout.size) - len(state.tables[layout.group]) for layout in self._layouts]
-        self._append_blocks(state, fresh)
+        else:
+            adopted = 0
+            need = self._blocks_for(min(count, known))
+            if need > self._pool.available:
+                raise self._exhausted(state, need)
+        self._append_blocks(state, min(adopted + count, known))
         state.computed = adopted
         self._set_milestone(state)
-        self._mark_changed(state)
+        self._renewed(state)
         return ExtendGrant(adopted=adopted) if adopted else NO_COPIES
 
-    def _affordable(self, state: SequenceState, reuse: Reuse | None, count: int) -> int:
-        """The longest adoption, in tokens, that leaves blocks for the pass. Adopting a block that nobody holds uses it up as well. Raises OutOfBlocks."""
+    def _affordable(self, state: SequenceState, reuse: Reuse, count: int) -> int:
+        """The longest adoption, in tokens, that leaves blocks for the pass. Adopting a block that nobody holds uses it up as well.
+
+        Raises OutOfBlocks.
+        """
         known = len(state.tokens)
         available = self._pool.available
-        length = 0 if reuse is None else reuse.longest()
-        end = min(length + count, known)
-        if sum(-(-end // layout.size) for layout in self._layouts) <= available:
-            return length
-        if reuse is not None:
-            costs = reuse.costs(self._pool)
-            for length in reuse.lengths():
-                end = min(length + count, known)
-                need = 0
-                for layout in self._layouts:
-                    first, last = layout.first_needed(length), length // layout.size
-                    cost = costs[layout.group]
-                    need += cost[last] - cost[first] - (-end // layout.size) - last
-                if need <= available:
-                    return length
-        need = sum(-(-min(count, known) // layout.size) for layout in self._layouts)
-        raise self._exhausted(state, need)
+        longest = self._longest(reuse)
+        if self._blocks_for(min(longest + count, known)) <= available:
+            return longest
+        costs = reuse.costs(self._pool)
+        for length in reuse.lengths():
+            need = self._blocks_for(min(length + count, known))
+            for layout in self._layouts:
+                first, end = layout.first_needed(length), length // layout.size
+                need += costs[layout.group][end] - costs[layout.group][first] - end
+            if need <= available:
+                return length
+        raise self._exhausted(state, self._blocks_for(min(count, known)))
 
     def _adopt(self, state: SequenceState, reuse: Reuse, length: int) -> None:
         for layout in self._layouts:
-            group = layout.group
             blocks = reuse.adopted(layout, length)
             self._pool.share(blocks)
-            state.passed[group] = first = layout.first_needed(length)
+            state.passed[layout.group] = first = layout.first_needed(length)
             table: Table = [None] * first
             table += blocks
-            state.tables[group] = table
+            state.tables[layout.group] = table
         for chain, size in enumerate(self._chain_sizes):
             state.depths[chain] = depth = length // size
             if depth:
-                state.cursors[chain] = node = reuse.paths[chain][depth - 1]
-                self._index.hold(node)
+                state.cursors[chain] = run = run_at(reuse.paths[chain], depth)
+                run.cursors += 1
             else:
-                state.cursors[chain] = self._index.root(size, state.namespace)
+                state.cursors[chain] = self._index.root(_root_key(state, size), self._chain_groups[chain])
+
+    def _blocks_for(self, length: int) -> int:
+        """How many blocks all groups together need for that many tokens."""
+        need = 0
+        for layout in self._layouts:
+            need += -(-length // layout.size)
+        return need
+
+    # Room to write.
 
     def _grow(self, state: SequenceState, end: int) -> ExtendGrant:
         """Room for a pass up to `end`, on a sequence that has computed something. Raises OutOfBlocks before anything has changed."""
         refs, labels = self._pool.refs, self._pool.labels
         start = state.computed
-        fresh = []
-        copied = []
+        need = 0
+        shared = []
         promised = []
         for layout in self._layouts:
             table = state.tables[layout.group]
-            fresh.append(-(-end // layout.size) - len(table))
+            need += -(-end // layout.size) - len(table)
             if start % layout.size:
-                tail = table[-1]
-                assert tail is not None, "a window never passes the block that is written next"
+                tail = _tail(table)
                 if refs[tail] > 1:
-                    copied.append(layout.group)
+                    shared.append(layout.group)
                 elif labels[tail] >= 0:
                     promised.append(layout.group)
-        need = sum(fresh) + len(copied)
+        need += len(shared)
         available = self._pool.available
         if need > available:
             raise self._exhausted(state, need)
-        if need + len(promised) <= available:
-            copied += promised
-        else:
-            # Only the index still reads these tails. Breaking its promise costs a later hit, a copy would cost a block that there is not.
-            self._forget([block for group in promised if (block := state.tables[group][-1]) is not None], "rewritten")
-        copies = self._copy_tails(state, copied) if copied else ()
-        self._append_blocks(state, fresh)
+        if promised and need + len(promised) > available:
+            # Only the index still reads these tails. To break its promise costs a later hit; a copy would cost a block that there is not.
+            self._forget([_tail(state.tables[group]) for group in promised], "rewritten")
+            promised = []
+        copies = self._copy_tails(state, shared + promised) if shared or promised else ()
+        self._append_blocks(state, end)
         if self._steps:
-            self._changed[state.seq] = state
+            self._log.changed(state)
         return ExtendGrant(copies) if copies else NO_COPIES
 
-    def _append_blocks(self, state: SequenceState, fresh: Sequence[int]) -> None:
-        """Adds fresh blocks to the table of each group. From here on every tail is the sequence's own, and not published."""
+    def _append_blocks(self, state: SequenceState, end: int) -> None:
+        """Adds fresh blocks to the tables, up to token `end`. From here on every tail is the sequence's own, and promised to nobody."""
         room = NEVER
-        for layout, count in zip(self._layouts, fresh, strict=True):
-            group = layout.group
-            table = state.tables[group]
-            if count > 0:
-                if len(table) < state.stale[group]:
-                    state.stale[group] = len(table)
-                table += self._take(count)
-            room = min(room, len(table) * layout.size)
+        for layout in self._layouts:
+            table = state.tables[layout.group]
+            held = len(table)
+            wanted = -(-end // layout.size)
+            if wanted > held:
+                if held < state.stale[layout.group]:
+                    state.stale[layout.group] = held
+                table += self._take(wanted - held)
+            if wanted * layout.size < room:
+                room = wanted * layout.size
         state.room = room
 
     def _copy_tails(self, state: SequenceState, groups: Iterable[int]) -> tuple[tuple[int, int, int], ...]:
-        """Puts fresh blocks in place of tails; the old ones stay held until the copies have run."""
+        """Puts fresh blocks in place of tails."""
         copies = []
         for group in groups:
             table = state.tables[group]
-            tail = len(table) - 1
-            source = table[tail]
-            assert source is not None, "a window never passes the block that is written next"
+            source = _tail(table)
             [destination] = self._take(1)
-            table[tail] = destination
-            state.stale[group] = min(state.stale[group], tail)
-            # The table's hold on the source becomes the copy's.
+            table[-1] = destination
+            state.stale[group] = min(state.stale[group], len(table) - 1)
+            # The table's hold on the source becomes that of the copy, until it has run.
             state.sources.append(source)
             copies.append((group, source, destination))
         state.copies = tuple(copies)
@@ -566,14 +581,16 @@ class PagedCache:
                 self._events.append(BlockEvent("removed", tuple(gone), reason="evicted"))
         return blocks
 
-    # Commits and the way back.
+    # Commits.
 
     def _accept(self, state: SequenceState, accepted: int) -> int:
         """Accepted drafts become known tokens; blocks that only the others needed are freed."""
         drafts = state.drafts
         if not 0 <= accepted <= len(drafts):
-            raise TooManyAccepted(f"sequence {state.seq} extended by {len(drafts)} drafts; accept 0 up to that, not {accepted}")
-        state.tokens += drafts[:accepted]
+            raise TooManyAccepted(f"sequence {state.seq} was extended by {len(drafts)} drafts; accept 0 up to that, not {accepted}")
+        packed = extended(state.tokens, drafts[:accepted])
+        if packed is not state.tokens:
+            self._widen(state, packed)
         state.drafts = ()
         if accepted < len(drafts):
             self._trim(state, state.target + accepted)
@@ -589,17 +606,37 @@ class PagedCache:
 
     def _publish(self, state: SequenceState) -> None:
         for chain, size in enumerate(self._chain_sizes):
-            depth, full = state.depths[chain], state.computed // size
-            if full == depth:
+            cursor, depth, full = state.cursors[chain], state.depths[chain], state.computed // size
+            if full == depth or cursor is None:
                 continue
-            path = self._index.grow(state.cursors[chain], state.cut(chain, size, full)[depth:full])
-            state.cursors[chain] = path[-1]
+            columns = [(group, _blocks(state.tables[group], depth, full)) for group in self._chain_groups[chain]]
+            state.cursors[chain], stored = self._index.publish(cursor, depth, state.data(depth * size, full * size), columns)
             state.depths[chain] = full
-            for layout in self._layouts:
-                if layout.chain == chain:
-                    stored = self._index.file(layout.group, path, state.tables[layout.group][depth:full])
-                    if self._events is not None and stored:
-                        self._events.append(BlockEvent("stored", tuple(stored), layout.group))
+            if self._events is not None:
+                for (group, _), blocks in zip(columns, stored, strict=True):
+                    if blocks:
+                        self._events.append(BlockEvent("stored", tuple(blocks), group))
+
+    def _widen(self, state: SequenceState, packed: array[int]) -> None:
+        """A token came that does not fit in 32 bits.
+
+        What such a sequence computes would be filed in another tree, where its beginning is not.
+        """
+        state.tokens = packed
+        if state.computed:
+            self._leave_index(state)
+            self._stop_publishing(state)
+
+    def _stop_publishing(self, state: SequenceState) -> None:
+        """Until it holds nothing, the sequence publishes nothing."""
+        state.publishes = False
+        self._set_milestone(state)
+
+    def _leave_index(self, state: SequenceState) -> None:
+        for cursor in state.cursors:
+            if cursor is not None:
+                self._index.leave(cursor)
+        state.cursors = [None] * len(self._chain_sizes)
 
     def _pass_windows(self, state: SequenceState) -> None:
         gone: list[tuple[int, int, int]] = []
@@ -619,18 +656,17 @@ class PagedCache:
             for depth, size in zip(state.depths, self._chain_sizes, strict=True):
                 milestone = min(milestone, (depth + 1) * size)
         for layout in self._windowed:
-            assert layout.window is not None, "the groups in _windowed have one"
-            milestone = min(milestone, (state.passed[layout.group] + 1) * layout.size + layout.window - 1)
+            milestone = min(milestone, layout.first_free(state.passed[layout.group]))
         state.milestone = milestone
+
+    # The way back.
 
     def _cut_back(self, state: SequenceState, length: int) -> None:
         """Truncates tokens, tables and prefix chains to a length that was found possible."""
         del state.tokens[length:]
         for chain, size in enumerate(self._chain_sizes):
             whole = length // size
-            del state.chunks[chain][whole:]
-            if state.cursors[chain] != NOWHERE and state.depths[chain] > whole:
-                state.cursors[chain] = self._index.climb(state.cursors[chain], state.depths[chain] - whole)
+            # The cursor may stay on a later run: the index finds the way back by the depth.
             state.depths[chain] = min(state.depths[chain], whole)
         state.computed = length
         self._trim(state, length)
@@ -660,15 +696,15 @@ class PagedCache:
             gone.sort(reverse=True)
             self._pool.drop([block for _, _, block in gone])
             if self._steps:
-                self._changed[state.seq] = state
+                self._log.changed(state)
 
     def _share(self, state: SequenceState, twin: SequenceState) -> None:
         for group, table in enumerate(state.tables):
             self._pool.share([block for block in table if block is not None])
             twin.tables[group] = list(table)
         for cursor in state.cursors:
-            if cursor != NOWHERE:
-                self._index.hold(cursor)
+            if cursor is not None:
+                cursor.cursors += 1
         twin.cursors = list(state.cursors)
         twin.depths = list(state.depths)
         twin.passed = list(state.passed)
@@ -676,7 +712,7 @@ class PagedCache:
         twin.milestone = state.milestone
         # Both have to look before they write: the tail is shared now.
         twin.computed = twin.room = state.room = state.computed
-        self._mark_changed(twin)
+        self._renewed(twin)
 
     def _let_go(self, state: SequenceState) -> None:
         """Lets go of everything. What the device still uses is handed to the step in flight, which frees it at its end."""
@@ -688,7 +724,7 @@ class PagedCache:
             else:
                 pinned = self._open.get(state.step)
         if state.sources:
-            # Not launched, so these copies never run. A tail lies deeper than the blocks of its table that anyone can match.
+            # These copies never run. A tail lies deeper than all of its table that anyone can match.
             blocks = state.sources + blocks
         if pinned is None:
             self._pool.drop(blocks)
@@ -697,10 +733,12 @@ class PagedCache:
         if state.hosts is not None:
             self._host_free += [host for table in state.hosts for host in table if host is not None]
             state.hosts = None
-        for cursor in state.cursors:
-            if cursor != NOWHERE:
-                self._index.leave(cursor)
-        self._drop_mirror(state)
+        self._leave_index(state)
+        self._log.dropped(state)
+
+    def _renewed(self, state: SequenceState) -> None:
+        if self._steps:
+            self._log.renewed(state)
 
     def _forget(self, blocks: Iterable[int], reason: RemovalReason) -> int:
         gone = self._index.forget(blocks)
@@ -708,59 +746,12 @@ class PagedCache:
             self._events.append(BlockEvent("removed", tuple(gone), reason=reason))
         return len(gone)
 
-    # The device's block tables.
-
-    def _mark_changed(self, state: SequenceState) -> None:
-        if self._steps:
-            state.stale = [0] * len(self._layouts)
-            self._changed[state.seq] = state
-
-    def _drop_mirror(self, state: SequenceState) -> None:
-        self._changed.pop(state.seq, None)
-        if state.mirrored:
-            state.mirrored = False
-            self._dropped.append(state.seq)
-        state.stale = [0] * len(self._layouts)
-
-    def _splices(self) -> tuple[TableDelta, ...]:
-        deltas = []
-        for state in self._changed.values():
-            state.mirrored = True
-            for group, start in enumerate(state.stale):
-                if start != NEVER:
-                    deltas.append(TableDelta(state.seq, group, start, tuple(state.tables[group][start:])))
-                    state.stale[group] = NEVER
-        self._changed = {}
-        return tuple(deltas)
-
-    # Books.
-
-    def _pins(self) -> Counter[int]:
-        """How often device work that is launched, or will be, pins each block besides the tables."""
-        pins: Counter[int] = Counter()
-        for pinned in self._open.values():
-            pins.update(pinned)
-        for state in self._sequences.values():
-            pins.update(state.sources)
-        return pins
-
-    def _fragmentation(self) -> int:
-        room: dict[int, int] = {}
-        for state in self._sequences.values():
-            for layout in self._layouts:
-                first = state.computed // layout.size
-                for index, block in enumerate(state.tables[layout.group][first:], first):
-                    if block is not None:
-                        empty = layout.size - max(0, state.computed - index * layout.size)
-                        room[block] = min(empty, room.get(block, empty))
-        return sum(room.values())
-
     # Errors.
 
     def _known(self, seq: int) -> SequenceState:
         state = self._sequences.get(seq)
         if state is None:
-            raise UnknownSequence(f"sequence {seq} is not known; admit it first")
+            raise UnknownSequence(f"sequence {seq} was never admitted, or is gone; admit it first")
         return state
 
     def _why_not(self, seq: int, verb: str) -> CacheError:
@@ -774,15 +765,44 @@ class PagedCache:
             return UncommittedPass(f"cannot {verb} sequence {seq}: its last extend is not committed; commit or release it first")
         return NothingToCommit(f"cannot {verb} sequence {seq}: it has no uncommitted extend; extend it first")
 
-    def _unfinished(self, state: SequenceState) -> PassNotFinished:
-        if state.step == NOT_LAUNCHED:
-            return PassNotFinished(f"sequence {state.seq}: its pass was not launched; call begin_step and end_step before commit")
-        return PassNotFinished(f"sequence {state.seq}: its pass is in step {state.step}, which is open; call end_step({state.step}) before commit")
-
     def _exhausted(self, state: SequenceState, need: int) -> OutOfBlocks:
         return OutOfBlocks(
-            f"sequence {state.seq} needs {need} blocks and {self._pool.available} of {self._pool.num_blocks} can be handed out; preempt a sequence, or end a step"
+            f"sequence {state.seq} needs {need} blocks, and {self._pool.available} of {self._pool.num_blocks} can be handed out;"
+            " preempt a sequence, or end a step that pins blocks"
         )
+
+
+def _root_key(state: SequenceState, size: int) -> RootKey:
+    return (size, state.tokens.itemsize, state.namespace)
+
+
+def _bad_extend(state: SequenceState, count: int) -> CacheError:
+    known, computed = len(state.tokens), state.computed
+    if count < 1:
+        return NothingToExtend(f"cannot extend sequence {state.seq} by {count} tokens; ask for one at least")
+    if computed == known:
+        return NothingToExtend(f"cannot extend sequence {state.seq}: all its {known} tokens are computed; append tokens first")
+    if not computed:
+        return DraftsNotAllowed(f"the first extend of sequence {state.seq} takes no drafts; commit its prompt first")
+    behind = known - computed - count
+    return DraftsNotAllowed(f"sequence {state.seq} has {behind} known tokens behind the drafts; extend to the last known token")
+
+
+def _unfinished(state: SequenceState) -> PassNotFinished:
+    if state.step == NOT_LAUNCHED:
+        return PassNotFinished(f"the pass of sequence {state.seq} was not launched; call begin_step and end_step before its commit")
+    return PassNotFinished(f"the pass of sequence {state.seq} is in step {state.step}; call end_step({state.step}) before its commit")
+
+
+def _tail(table: Table) -> int:
+    tail = table[-1]
+    assert tail is not None, "no window passes the block that is written next"
+    return tail
+
+
+def _blocks(table: Table, start: int, end: int) -> list[int]:
+    """The entries from `start` to `end` of a table, where no window can have passed yet."""
+    return table[start:end]  # type: ignore[return-value]
 
 
 def _positioned(blocks: Sequence[int | None], layout: Layout, first: int) -> list[tuple[int, int, int]]:
@@ -800,4 +820,5 @@ def _pairs(tables: Sequence[Table], hosts: Sequence[Table]) -> tuple[tuple[int, 
     )
 
 
-__all__ = ["Descriptor", "PagedCache"]
+def _nothing() -> None:
+    """Stands in for a lock."""

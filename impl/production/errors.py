@@ -48,6 +48,10 @@ class PassNotFinished(CacheError):
     """The pass of the sequence was not launched yet, or its step has not ended."""
 
 
+class TokenOutOfRange(CacheError):
+    """A token id does not fit in 64 bits."""
+
+
 class LengthOutOfRange(CacheError):
     """A truncation keeps at least one token and at most the computed ones."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,6 +36,12 @@ class Layout:
             return 0
         return max(0, computed - self.window + 1) // self.size
 
+    def first_free(self, passed: int) -> int:
+        """The number of computed tokens from which on another block has left the window, where `passed` of them have."""
+        if self.window is None:
+            return sys.maxsize
+        return (passed + 1) * self.size + self.window - 1
+
 
 def layouts_of(groups: tuple[GroupSpec, ...], block_size: int) -> tuple[Layout, ...]:
     """Checks the groups and fills in their numbers. Raises BadConfiguration."""
@@ -47,7 +54,9 @@ def layouts_of(groups: tuple[GroupSpec, ...], block_size: int) -> tuple[Layout, 
         if size < 1:
             raise BadConfiguration(f"group {number} has blocks of {size} tokens; a block holds at least one")
         if (group.kind == "sliding_window") != (group.window is not None):
-            raise BadConfiguration(f"group {number} is of kind {group.kind!r} and has window {group.window}; only a sliding_window group has one")
+            raise BadConfiguration(
+                f"group {number} is a {group.kind!r} one with window {group.window}; sliding_window groups have one, and only they"
+            )
         if group.window is not None and group.window < 1:
             raise BadConfiguration(f"group {number} has a window of {group.window} tokens; a token reads at least itself")
         if size not in sizes:

@@ -1,10 +1,14 @@
-"""What is matchable: a trie of whole blocks of tokens.
+"""What is matchable: a radix tree over tokens, in whole blocks.
 
-A node stands for one exact prefix in one namespace. Its edge, the pair of its parent's number and its own tokens, is the key of a hash table, so the hash chains
-from block to block, and every hit compares parent and tokens exactly: a hash collision costs time, never truth. A node lives as long as a block is filed under it, a
-deeper node hangs on it, or a sequence stands on it, so a number cannot come to mean another prefix while anyone remembers it.
+A run is a stretch of blocks that every prompt in the tree passes in one piece; runs branch where prompts differ. A run keeps the exact
+tokens of its blocks, and for each group the block that is filed at each position, so a hit compares every token from the first on, at the
+speed of memory. The only hash is that of a branch's first block, and a collision there costs time, never truth: Python compares the tokens
+as well.
 
-One block for each group can be filed under a node. A second block of the same content stays unfiled, private to its holder.
+A sequence stands on the run in which its last published block lies: its cursor. A run lives as long as a block is filed in it, a cursor
+stands on it, or another run continues it; what lies behind the last of these is trimmed.
+
+One block for each group can be filed at a position. A second block of the same content stays unfiled, private to its holder.
 """
 
 from __future__ import annotations
@@ -14,186 +18,303 @@ from typing import TypeAlias
 
 from kvproof.impl.production.pool import UNFILED, BlockPool
 
-Chunk: TypeAlias = tuple[int, ...]
-"""The tokens of one whole block."""
-
 Descriptor: TypeAlias = tuple[tuple[str, str], ...]
 """A namespace: its fields that are set, each tagged with its name, sorted."""
 
-NOWHERE = -1
-"""The cursor of a sequence that stands on no node."""
+RootKey: TypeAlias = tuple[int, int, Descriptor]
+"""What sequences must agree in to share a tree: tokens in a block, bytes in a token, namespace."""
+
+NO_BLOCK = -1
+"""Stands where no block is filed for a group."""
+
+
+class Run:
+    """Blocks `start` to `end` of one prefix, counted from the beginning of the prompt. The root of a tree is an empty run at 0.
+
+    data: their tokens, `width` bytes for each block. filed: for each group, the block filed at each position. live: how many are.
+    children: the runs that continue this one, by the tokens of their first block. cursors: how many sequences stand on it.
+    """
+
+    __slots__ = ("children", "cursors", "data", "end", "filed", "live", "parent", "start", "width")
+
+    def __init__(self, parent: Run | None, start: int, width: int, groups: Iterable[int]) -> None:
+        self.parent = parent
+        self.start = self.end = start
+        self.width = width
+        self.data = bytearray()
+        self.filed: dict[int, list[int]] = {group: [] for group in groups}
+        self.live = self.cursors = 0
+        self.children: dict[bytes, Run] = {}
+
+    @property
+    def first(self) -> bytes:
+        """The tokens of its first block."""
+        return bytes(self.data[: self.width])
+
+
+Path: TypeAlias = list[tuple[Run, int]]
+"""The runs that a prompt passes, each with the position up to which it agrees."""
 
 
 class PrefixIndex:
-    """Nodes are numbers into parallel lists; the slot `node * groups + group` holds the block that is filed there, or UNFILED."""
+    """The trees of all namespaces. Writes the pool's labels: where each block is filed."""
 
-    __slots__ = ("_children", "_edges", "_groups", "_pool", "_refs", "_root_keys", "_roots", "_slots", "_spare", "filed")
+    __slots__ = ("_groups", "_pool", "_root_keys", "_roots", "_runs", "filed")
 
     def __init__(self, pool: BlockPool, groups: int) -> None:
         self._pool = pool
         self._groups = groups
+        self._runs: list[Run | None] = [None] * pool.num_blocks
+        """In which run each block is filed; the label says where in it: position * groups + group."""
         self.clear()
 
     def clear(self) -> None:
-        """Forgets everything. Whoever stood on a node stands nowhere now; the caller sees to it, and to the pool's labels."""
-        self._children: dict[tuple[int, Chunk], int] = {}
-        self._roots: dict[tuple[int, Descriptor], int] = {}
-        self._root_keys: dict[int, tuple[int, Descriptor]] = {}
-        self._edges: list[tuple[int, Chunk] | None] = []
-        """Parent and tokens of each node; None for a root and for a spare number."""
-        self._refs: list[int] = []
-        self._slots: list[int] = []
-        self._spare: list[int] = []
+        """Forgets all trees. No block may be filed any more, and no cursor be used again: the caller sees to it."""
+        self._roots: dict[RootKey, Run] = {}
+        self._root_keys: dict[Run, RootKey] = {}
         self.filed = 0
         """How many blocks are matchable."""
 
-    # Nodes. A cursor counts as one reference.
+    # Cursors.
 
-    def root(self, size: int, namespace: Descriptor) -> int:
-        """A cursor on the empty prefix of a namespace, for blocks of `size` tokens."""
-        key = (size, namespace)
-        node = self._roots.get(key)
-        if node is None:
-            node = self._numbers(1)[0]
-            self._roots[key] = node
-            self._root_keys[node] = key
-            self._refs[node] = 0
-        self._refs[node] += 1
-        return node
+    def root(self, key: RootKey, groups: Iterable[int]) -> Run:
+        """A cursor at the beginning of a tree, which is made if there is none."""
+        run = self._roots.get(key)
+        if run is None:
+            run = self._roots[key] = Run(None, 0, key[0] * key[1], groups)
+            self._root_keys[run] = key
+        run.cursors += 1
+        return run
 
-    def find_root(self, size: int, namespace: Descriptor) -> int:
-        """The root without a reference, NOWHERE if there is none."""
-        return self._roots.get((size, namespace), NOWHERE)
-
-    def hold(self, node: int) -> None:
-        """One more cursor on a node."""
-        self._refs[node] += 1
-
-    def leave(self, node: int) -> None:
-        """One cursor, child or filed block fewer; a node that nobody remembers is gone, and so may be its ancestors."""
-        refs = self._refs
-        while True:
-            refs[node] -= 1
-            if refs[node]:
-                return
-            edge = self._edges[node]
-            self._spare.append(node)
-            if edge is None:
-                del self._roots[self._root_keys.pop(node)]
-                return
-            del self._children[edge]
-            self._edges[node] = None
-            node = edge[0]
-
-    def climb(self, node: int, levels: int) -> int:
-        """Moves a cursor `levels` blocks up; returns the node it stands on then."""
-        target = node
-        for _ in range(levels):
-            edge = self._edges[target]
-            assert edge is not None, "a cursor is never above its root"
-            target = edge[0]
-        self.hold(target)
-        self.leave(node)
-        return target
-
-    def _numbers(self, count: int) -> list[int]:
-        spare = self._spare
-        short = count - len(spare)
-        if short > 0:
-            first = len(self._refs)
-            self._refs.extend([0] * short)
-            self._edges.extend([None] * short)
-            self._slots.extend([UNFILED] * (short * self._groups))
-            spare.extend(range(first, first + short))
-        numbers = spare[-count:]
-        del spare[-count:]
-        return numbers
+    def leave(self, run: Run) -> None:
+        """One cursor fewer."""
+        run.cursors -= 1
+        if not run.cursors:
+            self._shrink(run)
 
     # Looking up.
 
-    def walk(self, root: int, chunks: Iterable[Chunk]) -> list[int]:
-        """The nodes of the longest known prefix of these blocks of tokens, whatever is filed there."""
-        child_of = self._children.get
-        path = []
-        node = root
-        for chunk in chunks:
-            child = child_of((node, chunk))
-            if child is None:
-                break
-            path.append(child)
-            node = child
-        return path
-
-    def blocks(self, group: int, path: Sequence[int]) -> list[int]:
-        """The block that is filed under each node for a group, UNFILED where there is none."""
-        slots, groups = self._slots, self._groups
-        if groups == 1:
-            return [slots[node] for node in path]
-        return [slots[node * groups + group] for node in path]
+    def find(self, key: RootKey, data: bytes) -> Path:
+        """What is known of a prompt. `data`: its tokens, in whole blocks."""
+        root = self._roots.get(key)
+        return [] if root is None else _walk(root, 0, data)
 
     # Filing.
 
-    def grow(self, cursor: int, chunks: Sequence[Chunk]) -> list[int]:
-        """Moves a cursor down along these blocks of tokens, making the nodes that are missing; returns the nodes, the last of which it stands on now."""
-        children, refs = self._children, self._refs
-        path = self.walk(cursor, chunks)
-        known = len(path)
-        if known:
-            refs[cursor] -= 1
-            cursor = path[-1]
-            refs[cursor] += 1
-        if known == len(chunks):
-            return path
-        numbers = self._numbers(len(chunks) - known)
-        edges = self._edges
-        for node, chunk in zip(numbers, chunks[known:] if known else chunks, strict=True):
-            # The cursor's reference on the parent becomes that of the new child, and the cursor moves on.
-            edges[node] = edge = (cursor, chunk)
-            children[edge] = node
-            refs[node] = 1
-            cursor = node
-        path += numbers
-        return path
+    def publish(self, cursor: Run, depth: int, data: bytes, columns: Sequence[tuple[int, Sequence[int]]]) -> tuple[Run, list[list[int]]]:
+        """Moves a cursor on from block `depth` along the tokens in `data`, and makes blocks matchable there.
 
-    def file(self, group: int, path: Sequence[int], blocks: Sequence[int | None]) -> list[int]:
-        """Makes blocks matchable for a group, one under each node, where none is filed there already; returns those that are now."""
-        slots, refs, labels, groups = self._slots, self._refs, self._pool.labels, self._groups
-        stored = []
-        for node, block in zip(path, blocks, strict=True):
-            slot = node * groups + group
-            if slots[slot] < 0 and block is not None:
-                slots[slot] = block
-                labels[block] = slot
-                refs[node] += 1
+        columns: for every group of the tree, its block for each position. Where one is filed already, the new one stays private.
+        Returns the run on which the cursor stands now, and for each column the blocks that became matchable.
+        """
+        run = cursor
+        while depth <= run.start and run.parent is not None:
+            # The run was split since the cursor came to stand on it.
+            run = run.parent
+        path = _walk(run, depth, data)
+        stored: list[list[int]] = [[] for _ in columns]
+        at = depth
+        for run, end in path:
+            for (group, blocks), column in zip(columns, stored, strict=True):
+                self._fill(run, group, at, blocks[at - depth : end - depth], column)
+            at = end
+        rest = data[(at - depth) * run.width :]
+        if rest:
+            run = self._open_end(run, at, rest)
+            for (group, blocks), column in zip(columns, stored, strict=True):
+                column += self._add(run, group, at, blocks[at - depth :] if at > depth else blocks)
+        if run is not cursor:
+            run.cursors += 1
+            self.leave(cursor)
+        return run, stored
+
+    def _fill(self, run: Run, group: int, at: int, blocks: Sequence[int], stored: list[int]) -> None:
+        """Files blocks at known positions, where the group has none."""
+        filed, labels, groups = run.filed[group], self._pool.labels, self._groups
+        for position, block in enumerate(blocks, at):
+            if filed[position - run.start] < 0:
+                filed[position - run.start] = block
+                labels[block] = position * groups + group
+                self._runs[block] = run
+                run.live += 1
+                self.filed += 1
                 stored.append(block)
-        self.filed += len(stored)
-        return stored
 
-    def forget_taken(self, blocks: Iterable[int]) -> None:
-        """These filed blocks were handed out by the pool: they are no longer matchable."""
-        slots, labels, refs, groups = self._slots, self._pool.labels, self._refs, self._groups
-        count = 0
+    def _open_end(self, run: Run, at: int, rest: bytes) -> Run:
+        """The run that goes on with `rest` at position `at` of `run`: the same, grown longer, unless others continue it already."""
+        if at < run.end:
+            run = self._split(run, at)
+        if run.children or run.parent is None:
+            parent = run
+            run = Run(parent, at, parent.width, parent.filed)
+            parent.children[rest[: run.width]] = run
+        run.data += rest
+        run.end = at + len(rest) // run.width
+        return run
+
+    def _add(self, run: Run, group: int, at: int, blocks: Sequence[int]) -> Sequence[int]:
+        """Files blocks at the new end of a run."""
+        runs, labels, groups = self._runs, self._pool.labels, self._groups
+        run.filed[group] += blocks
+        label = at * groups + group
         for block in blocks:
-            slot = labels[block]
-            labels[block] = slots[slot] = UNFILED
-            node = slot // groups
-            if refs[node] == 1:
-                self.leave(node)
+            runs[block] = run
+            labels[block] = label
+            label += groups
+        run.live += len(blocks)
+        self.filed += len(blocks)
+        return blocks
+
+    def _split(self, run: Run, at: int) -> Run:
+        """Cuts a run in two at position `at`; returns the new front.
+
+        The back stays what it was, so cursors and children of the end stay right.
+        """
+        parent = run.parent
+        assert parent is not None, "a root is empty"
+        kept = at - run.start
+        front = Run(parent, run.start, run.width, run.filed)
+        front.end = at
+        parent.children[run.first] = front
+        front.data = run.data[: kept * run.width]
+        del run.data[: kept * run.width]
+        for group, filed in run.filed.items():
+            front.filed[group] = filed[:kept]
+            del filed[:kept]
+            for block in front.filed[group]:
+                if block >= 0:
+                    self._runs[block] = front
+                    front.live += 1
+        run.live -= front.live
+        run.start = at
+        run.parent = front
+        front.children[run.first] = run
+        return front
+
+    # Forgetting.
+
+    def forget_taken(self, blocks: Sequence[int]) -> None:
+        """These filed blocks were handed out by the pool: they are no longer matchable."""
+        runs, labels, groups = self._runs, self._pool.labels, self._groups
+        at = 0
+        while at < len(blocks):
+            block = blocks[at]
+            run = runs[block]
+            assert run is not None, "the pool evicts filed blocks only"
+            position, group = divmod(labels[block], groups)
+            filed = run.filed[group]
+            # Blocks that were let go together are evicted together, deepest first: then they stand in the run one before the other.
+            last = position - run.start
+            streak = min(last + 1, len(blocks) - at)
+            first = last - streak + 1
+            if streak > 1 and filed[first : last + 1] == blocks[at : at + streak][::-1]:
+                filed[first : last + 1] = [NO_BLOCK] * streak
+                for block in blocks[at : at + streak]:
+                    runs[block] = None
+                    labels[block] = UNFILED
             else:
-                refs[node] -= 1
-            count += 1
-        self.filed -= count
+                streak = 1
+                filed[last] = NO_BLOCK
+                runs[block] = None
+                labels[block] = UNFILED
+            run.live -= streak
+            if 2 * run.live <= len(run.filed) * (run.end - run.start):
+                # Often enough that what is forgotten takes no more memory than what is filed, and no more often.
+                self._shrink(run)
+            at += streak
+        self.filed -= len(blocks)
 
     def forget(self, blocks: Iterable[int]) -> list[int]:
         """Makes blocks unmatchable without touching their holders; returns those that were matchable."""
-        labels = self._pool.labels
         gone = []
         for block in blocks:
-            slot = labels[block]
-            if slot >= 0:
-                self._slots[slot] = UNFILED
+            run = self._runs[block]
+            if run is not None:
+                position, group = divmod(self._pool.labels[block], self._groups)
+                run.filed[group][position - run.start] = NO_BLOCK
+                run.live -= 1
+                self._runs[block] = None
                 self._pool.unfiled(block)
-                self.leave(slot // self._groups)
+                self._shrink(run)
                 gone.append(block)
         self.filed -= len(gone)
         return gone
+
+    def _shrink(self, run: Run) -> None:
+        """Trims what nobody remembers: the end of a run, the whole of it, and then perhaps what it continued."""
+        while not run.cursors and not run.children:
+            parent = run.parent
+            if parent is None:
+                del self._roots[self._root_keys.pop(run)]
+                return
+            if run.live:
+                _trim(run)
+                return
+            del parent.children[run.first]
+            run = parent
+
+
+def blocks_on(path: Path, group: int) -> list[int]:
+    """The block that is filed for a group at each position of a path, NO_BLOCK where there is none."""
+    blocks: list[int] = []
+    for run, end in path:
+        blocks += run.filed[group][: end - run.start]
+    return blocks
+
+
+def run_at(path: Path, depth: int) -> Run:
+    """The run of a path on which a cursor at block `depth`, from 1 on, stands."""
+    return next(run for run, end in path if end >= depth)
+
+
+def _walk(run: Run, depth: int, data: bytes) -> Path:
+    """Follows `data` from block `depth` on, which lies in `run` or at its end."""
+    width = run.width
+    offset = 0
+    path = []
+    while offset < len(data):
+        known = (run.end - depth) * width
+        if known:
+            part = data[offset : offset + known]
+            start = (depth - run.start) * width
+            other = run.data[start : start + len(part)]
+            agreed = len(part) if part == other else _agreement(part, other, width)
+            if not agreed:
+                break
+            depth += agreed // width
+            offset += agreed
+            path.append((run, depth))
+            if depth < run.end:
+                break
+        child = run.children.get(data[offset : offset + width])
+        if child is None:
+            break
+        run = child
+    return path
+
+
+def _agreement(one: bytes, two: bytearray, width: int) -> int:
+    """How many leading bytes of two unequal strings of the same length agree, in whole blocks."""
+    # By halving, so that memory is compared and not tokens: the first `low` blocks agree, the first `high` do not.
+    low, high = 0, len(one) // width
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[low * width : middle * width] == two[low * width : middle * width]:
+            low = middle
+        else:
+            high = middle
+    return low * width
+
+
+def _trim(run: Run) -> None:
+    """Cuts off the positions at the end of a run where no group has a block filed."""
+    kept = 0
+    for filed in run.filed.values():
+        length = len(filed)
+        while length > kept and filed[length - 1] < 0:
+            length -= 1
+        kept = max(kept, length)
+    for filed in run.filed.values():
+        del filed[kept:]
+    del run.data[kept * run.width :]
+    run.end = run.start + kept

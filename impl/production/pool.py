@@ -13,8 +13,9 @@ UNFILED = -1
 class BlockPool:
     """A fixed set of blocks, ids 0 to num_blocks-1; there is no null block. Every operation costs O(1) for each block it names.
 
-    A block that nobody holds waits in one of two places: `clean` blocks on a stack, warmest on top, and filed (matchable) ones in a doubly linked list from the
-    least to the most recently used. Clean ones are handed out first. The list lives in two preallocated lists of ints, with `num_blocks` as the sentinel.
+    A block that nobody holds waits in one of two places: `clean` ones on a stack, the last used on top, and filed (matchable) ones in a
+    doubly linked list from the least to the most recently used. Clean ones are handed out first. The list is threaded through two
+    preallocated lists of ints, with `num_blocks` as the sentinel.
     """
 
     __slots__ = ("_after", "_before", "clean", "idle", "labels", "num_blocks", "refs")
@@ -40,7 +41,10 @@ class BlockPool:
         return len(self.clean) + self.idle
 
     def take(self, count: int) -> list[int]:
-        """Hands out `count` blocks, which the caller has found to be `available`, with one holder each. Those that are still filed are evicted by that: unfile them."""
+        """Hands out `count` blocks, which the caller has found to be `available`, with one holder each.
+
+        The clean ones come first. The rest are still filed, and evicted by this: the caller tells the index.
+        """
         clean = self.clean
         split = len(clean) - count
         if split >= 0:
@@ -69,6 +73,7 @@ class BlockPool:
     def share(self, blocks: Iterable[int]) -> None:
         """One more holder for each block. An unheld one leaves the list."""
         refs, after, before = self.refs, self._after, self._before
+        revived = 0
         for block in blocks:
             count = refs[block]
             refs[block] = count + 1
@@ -76,7 +81,8 @@ class BlockPool:
                 left, right = before[block], after[block]
                 after[left] = right
                 before[right] = left
-                self.idle -= 1
+                revived += 1
+        self.idle -= revived
 
     def drop(self, blocks: Iterable[int]) -> None:
         """One holder fewer for each block, deepest first: the last to come is the last to be evicted. Raises BlockNotHeld."""
@@ -84,14 +90,12 @@ class BlockPool:
         last = before[end]
         idle = 0
         for block in blocks:
-            count = refs[block] - 1
-            refs[block] = count
-            if count > 0:
-                continue
-            if count < 0:
-                refs[block] = 0
-                raise BlockNotHeld(f"block {block} was let go, and nobody held it")
-            if labels[block] < 0:
+            refs[block] = count = refs[block] - 1
+            if count:
+                if count < 0:
+                    refs[block] = 0
+                    raise BlockNotHeld(f"block {block} was let go, and nobody held it")
+            elif labels[block] < 0:
                 clean.append(block)
             else:
                 after[last] = block

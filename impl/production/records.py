@@ -24,7 +24,7 @@ class ExtendGrant:
 
 @dataclass(frozen=True, slots=True)
 class TableDelta:
-    """One splice of a device-side block table: everything from entry `start` on becomes `entries`. `start` 0 is a new or a resumed sequence."""
+    """One splice of a device-side block table: from entry `start` on it becomes `entries`. 0 starts a new or a resumed sequence."""
 
     seq: int
     group: int
@@ -36,8 +36,8 @@ class TableDelta:
 class StepPlan:
     """The answer of `begin_step`: what the device has to do, in this order.
 
-    `dropped`: sequences whose device-side tables go away, before the splices. `tables`: splices that make the device side equal to the manager.
-    `copies`: (group, source, destination) of every launched pass; one sound batch, to run before any pass. `sequences`: whose passes are launched.
+    `dropped`: sequences whose device-side tables go away. `tables`: splices that make the other tables equal to the manager's.
+    `copies`: (group, source, destination) for all launched passes, one sound batch that runs before them. `sequences`: whose passes.
     """
 
     step: int
@@ -51,7 +51,7 @@ class StepPlan:
 class HostCopies:
     """The answer of `swap_out` (device to host) and `swap_in` (host to device): (group, device block, host block).
 
-    Issue them on the stream of the passes, before the next step: from here on the source may be given to others, who write later on that stream.
+    Issue them on the stream of the passes, before the next step: the source may be given to others now, who write later on that stream.
     """
 
     seq: int
@@ -59,12 +59,15 @@ class HostCopies:
 
 
 RemovalReason: TypeAlias = Literal["evicted", "requested", "rewritten"]
-"""`evicted`: the block was handed out. `requested`: the engine asked. `rewritten`: its holder continues inside it, and there was no block for a copy."""
+"""`evicted`: handed out. `requested`: the engine asked. `rewritten`: its holder goes on inside it, and no block was free for a copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockEvent:
-    """One change of the matchable set, in order: `stored` and `removed` name blocks, `cleared` empties the set. `group` is -1 where blocks of any group come."""
+    """One change of the matchable set: `stored` and `removed` name blocks, `cleared` empties the set.
+
+    `group` is that of stored blocks, else -1.
+    """
 
     kind: Literal["stored", "removed", "cleared"]
     blocks: tuple[int, ...] = ()
@@ -88,10 +91,11 @@ class Books:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Numbers for an operator. Blocks and tokens now; the rest counts from the start of the cache.
+    """Numbers for an operator.
 
-    `used_blocks` + `free_blocks` = `num_blocks`; `cached_blocks` are the matchable ones of either; `retiring_blocks` are used, but by no table.
-    `fragmentation_tokens`: room for tokens that is allocated and not computed. `lookup_tokens`, `hit_tokens`: known tokens at first extends, and adopted ones.
+    Now: `used_blocks` + `free_blocks` = `num_blocks`; `cached_blocks` are the matchable ones of either; `retiring_blocks` are in no table
+    and wait for device work; `fragmentation_tokens` is room for tokens that is allocated and not computed.
+    So far: `lookup_tokens` known and `hit_tokens` adopted at first extends, blocks evicted for reuse, blocks copied on write, and so on.
     """
 
     num_blocks: int

@@ -6,23 +6,24 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from kvproof.impl.production.groups import Layout
-from kvproof.impl.production.pool import UNFILED, BlockPool
+from kvproof.impl.production.index import NO_BLOCK, Path, blocks_on
+from kvproof.impl.production.pool import BlockPool
 
 
 class Reuse:
-    """What the index has for one prompt: the nodes of its whole blocks for each chain, and the block that is filed at each node for each group."""
+    """What the index has for one prompt: for each chain the runs it passes, for each group the block that is filed at each position."""
 
     __slots__ = ("_layouts", "_step", "blocks", "paths", "top")
 
-    def __init__(self, layouts: Sequence[Layout], step: int, paths: list[list[int]], blocks: list[list[int]]) -> None:
+    def __init__(self, layouts: Sequence[Layout], step: int, paths: list[Path]) -> None:
         """`step`: the least common multiple of the groups' block sizes; a joint hit is a multiple of it."""
         self._layouts = layouts
         self._step = step
         self.paths = paths
-        self.blocks = blocks
-        top = min(_reach(layout, blocks[layout.group]) * layout.size for layout in layouts)
+        self.blocks = blocks = [blocks_on(paths[layout.chain], layout.group) for layout in layouts]
+        top = min([_reach(layout, blocks[layout.group]) for layout in layouts])
         self.top = top - top % step
-        """No joint hit is longer, in tokens."""
+        """No joint hit is longer, in tokens. Without windows every multiple of the step up to it is one."""
 
     def lengths(self) -> Iterator[int]:
         """The lengths in tokens that every group can serve, longest first; the last is 0."""
@@ -31,10 +32,6 @@ class Reuse:
             if all(_serves(layout, runs, length) for layout, runs in windowed):
                 yield length
         yield 0
-
-    def longest(self) -> int:
-        """The longest joint hit in tokens."""
-        return next(self.lengths())
 
     def adopted(self, layout: Layout, length: int) -> list[int]:
         """The blocks that a group needs from a hit of `length` tokens; those before them have left its window."""
@@ -47,9 +44,10 @@ class Reuse:
 
 
 def _reach(layout: Layout, blocks: list[int]) -> int:
-    if layout.window is None and UNFILED in blocks:
-        return blocks.index(UNFILED)
-    return len(blocks)
+    """How many tokens the group could serve at most: a full group up to its first gap."""
+    if layout.window is None and NO_BLOCK in blocks:
+        return blocks.index(NO_BLOCK) * layout.size
+    return len(blocks) * layout.size
 
 
 def _runs(blocks: list[int]) -> list[int]:

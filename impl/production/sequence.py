@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from array import array
 
 from kvproof.impl.production.groups import Layout
-from kvproof.impl.production.index import NOWHERE, Chunk, Descriptor
+from kvproof.impl.production.index import Descriptor, Run
 from kvproof.impl.production.records import Table
 
 NEVER = sys.maxsize
-"""A length that no sequence reaches, a table entry that none has."""
+"""A length that no sequence reaches, and a table entry that none has."""
 
 NOT_LAUNCHED = 0
 """The step of a pass that no begin_step has launched; steps count from 1."""
@@ -19,18 +19,19 @@ NOT_LAUNCHED = 0
 class SequenceState:
     """Mutable, and private to the cache. Lengths in tokens.
 
-    tokens: those known, computed or not. computed: how many of them have their keys and values in the blocks of `tables`, one table for each group.
+    tokens: those known, computed or not. computed: how many of them have keys and values in the blocks of `tables`, one for each group.
     target: what `computed` becomes at the commit of the extend in flight, drafts aside; 0 without one. drafts: those of that extend.
-    step: the step that launched it. sources: blocks that its copies read, held until they ran. copies: the copies themselves, until launched.
-    room: up to here it may write without a look at the tables: the tails have slots, nobody shares them, and the index promises them to nobody.
+    step: the step that launched it. copies: those to run before it. sources: the blocks that they read, held until they ran.
+    room: up to here it may write without a look at the tables: the tails have slots, nobody shares them, the index promises them to nobody.
     milestone: nothing happens at a commit below this length: no block fills up, none leaves a window.
-    chunks, depths, cursors: for each prefix chain, the tokens cut into whole blocks, how many of these were offered to the index, and the node there.
-    passed: for each group, how many leading blocks have left the window. stale: for each group, the first table entry that the device side does not have yet.
-    publishes: False after a reset, for as long as the sequence holds anything from before it. hosts: for each group, the host blocks while it is swapped out.
+    depths, cursors: for each prefix chain, how many of its whole blocks were offered to the index, and where in the index it stands since.
+    passed: for each group, how many leading blocks have left the window.
+    stale: for each group, the first table entry that the device side does not have yet. mirrored: whether the device side has any.
+    publishes: False after a reset, for as long as the sequence holds anything from before it.
+    hosts: for each group, the host blocks while it is swapped out.
     """
 
     __slots__ = (
-        "chunks",
         "computed",
         "copies",
         "cursors",
@@ -52,11 +53,10 @@ class SequenceState:
         "tokens",
     )
 
-    def __init__(self, seq: int, tokens: Iterable[int], namespace: Descriptor, groups: int, chains: int) -> None:
+    def __init__(self, seq: int, tokens: array[int], namespace: Descriptor, groups: int, chains: int) -> None:
         self.seq = seq
-        self.tokens = list(tokens)
+        self.tokens = tokens
         self.namespace = namespace
-        self.chunks: list[list[Chunk]] = [[] for _ in range(chains)]
         self.stale = [0] * groups
         self.mirrored = False
         self.hosts: list[Table] | None = None
@@ -73,29 +73,23 @@ class SequenceState:
         self.sources: list[int] = []
         self.copies: tuple[tuple[int, int, int], ...] = ()
         self.depths = [0] * chains
-        self.cursors = [NOWHERE] * chains
+        self.cursors: list[Run | None] = [None] * chains
         self.publishes = True
 
-    def cut(self, chain: int, size: int, end: int) -> list[Chunk]:
-        """The known tokens of a chain in whole blocks of `size`, at least the first `end` of them."""
-        chunks = self.chunks[chain]
-        have = len(chunks)
-        if have < end:
-            tokens = iter(self.tokens[have * size : end * size])
-            chunks.extend(zip(*[tokens] * size, strict=True))
-        return chunks
+    def data(self, start: int, end: int) -> bytes:
+        """The known tokens from `start` to `end`, as the index compares them."""
+        return self.tokens[start:end].tobytes()
 
 
 def deepest_first(tables: list[Table], layouts: tuple[Layout, ...]) -> list[int]:
-    """The blocks of all groups in the order in which they are let go: later positions first, so that they are evicted before those they build on."""
-    if len(tables) == 1:
-        table = tables[0]
-        return [block for block in reversed(table) if block is not None]
+    """The blocks of all groups, later positions first: let go in this order, they are evicted before those they build on."""
+    if len(tables) == 1 and layouts[0].window is None:
+        return tables[0][::-1]  # type: ignore[return-value]
+    if len({layout.size for layout in layouts}) == 1:
+        rows = zip(*map(reversed, tables), strict=True)
+        return [block for row in rows for block in row if block is not None]
     ends = [
-        ((index + 1) * layout.size, layout.group, block)
-        for layout in layouts
-        for index, block in enumerate(tables[layout.group])
-        if block is not None
+        ((index + 1) * layout.size, block) for layout in layouts for index, block in enumerate(tables[layout.group]) if block is not None
     ]
     ends.sort(reverse=True)
-    return [block for _, _, block in ends]
+    return [block for _, block in ends]

@@ -1,0 +1,424 @@
+"""Spend a budget on a target and answer every law.
+
+Each worker draws programs from the swarm generator, and now and then a batch from the Hypothesis machine; program i of seed s is the same whoever runs it. When a law
+breaks, its program is shrunk at once, and the search goes on for a moment: other programs often shrink to something shorter, or break a law nearer to the cause.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any, Final, Literal
+
+import msgspec
+
+from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
+from kvproof.fuzz.shrink import Shrinker, shrink, shrink_fault
+from kvproof.fuzz.swarm import Config, Swarm
+from kvproof.fuzz.verdicts import Finding, Report, law_verdicts
+from kvproof.impl.checker import AdapterFault, Hung, read_capabilities
+from kvproof.models.capabilities import Capabilities
+from kvproof.models.laws import LAWS
+from kvproof.models.ops import Op
+from kvproof.models.spec import Violation
+from kvproof.properties.drain import drain
+from kvproof.properties.lockstep import OP_SECONDS, LawBroken, Lockstep, time_limit
+from kvproof.properties.machine import run_machine
+
+BUDGETS: Final[dict[str, float]] = {"quick": 10.0, "ci": 30.0, "nightly": 600.0}
+"""Seconds of search for each named budget."""
+
+GRACE_SECONDS: Final = 3.0
+"""How long the search goes on after the first broken law, for shorter programs and for laws nearer to the cause."""
+
+WORKER_SHRINK_SECONDS: Final = 1.5
+"""A first shrink in the worker, so that the programs of different workers can be compared by length."""
+
+FINAL_SHRINK_SECONDS: Final = 8.0
+"""The last shrink of the shortest program of each law, all laws together."""
+
+HANG_SHRINK_OP_SECONDS: Final = 0.5
+"""Time limit of an operation while a program that is known to hang is shrunk."""
+
+HYPOTHESIS_SHARE: Final = 0.15
+"""Share of its time that each worker gives to the Hypothesis machine. It is several times slower than the swarm, but its bundles lean elsewhere."""
+
+SHRINKS_PER_LAW: Final = 6
+"""How many programs that break the same law a worker shrinks."""
+
+REPORT_SECONDS: Final = 0.25
+"""How often a worker reports its progress."""
+
+Kind = Literal["violation", "fault", "hang"]
+
+
+class Progress(msgspec.Struct):
+    """How far a check has come."""
+
+    programs: int
+    operations: int
+    seconds: float
+    budget_seconds: float
+    exercised: dict[str, int]
+    phase: Literal["swarm", "hypothesis", "shrinking"] = "swarm"
+
+
+class Found(msgspec.Struct):
+    """A program that shows something, and whether it was shrunk already."""
+
+    kind: Kind
+    program: Program
+    shrunk: bool = False
+
+
+class Crash(msgspec.Struct):
+    """kvproof itself failed in a worker."""
+
+    traceback: str
+
+
+class Tally(msgspec.Struct):
+    """What a worker has done since it last reported."""
+
+    programs: int = 0
+    operations: int = 0
+    exercised: Counter[str] = msgspec.field(default_factory=Counter)
+    refusals: Counter[str] = msgspec.field(default_factory=Counter)
+    running: str = ""
+    """The seed of the program that runs next: if the worker dies, that one killed it."""
+
+
+class Search(msgspec.Struct):
+    """What the workers of one check share."""
+
+    target: type
+    name: str
+    capabilities: Capabilities
+    seed: int
+    workers: int
+    deadline: float
+    op_seconds: float
+    programs: int | None
+    waived: frozenset[str]
+
+
+def check(
+    target: type,
+    *,
+    name: str,
+    seconds: float,
+    seed: int,
+    workers: int = 1,
+    op_seconds: float = OP_SECONDS,
+    programs: int | None = None,
+    waived: frozenset[str] = frozenset(),
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Report:
+    """Judge `target` within `seconds` on `workers` processes. Never raises for what the target does: see `Report.verdict` and `Report.error`.
+
+    `programs` limits the number of swarm programs, for runs that must be the same each time. A broken law in `waived` does not end the search.
+    """
+    start = time.monotonic()
+    try:
+        capabilities = read_capabilities(target)
+    except AdapterFault as fault:
+        return Report(FORMAT, name, "error", {}, [], 0, 0, time.monotonic() - start, seed, error=str(fault))
+    search = Search(target, name, capabilities, seed, workers, start + seconds, op_seconds, programs, waived)
+    gathering = Gathering(search, start, seconds, on_progress)
+    if workers > 1:
+        _run_processes(search, gathering)
+    else:
+        for message in campaign(search, 0, gathering.stop_at):
+            gathering.take(message)
+    return gathering.report()
+
+
+# -- one worker -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def campaign(search: Search, worker: int, stop_at: Callable[[], float]) -> Iterator[Tally | Found]:
+    """The programs of one worker, until `stop_at()`; yields what it has done and what it found."""
+    tally, told = Tally(), time.monotonic()
+    started, machine_seconds, batch = told, 0.0, 0
+    shrunk: Counter[str] = Counter()
+    index = worker
+    while time.monotonic() < min(search.deadline, stop_at()) and (search.programs is None or index < search.programs):
+        now = time.monotonic()
+        if now - started > 1 and machine_seconds < HYPOTHESIS_SHARE * (now - started) and search.programs is None:
+            found = _hypothesis_batch(search, f"{search.seed}:{worker}:{batch}", tally)
+            batch += 1
+            machine_seconds += time.monotonic() - now
+        else:
+            tally.running = f"{search.seed}:{index}"
+            found = run_seed(search, tally.running, tally)
+            index += search.workers
+        if found is not None:
+            yield found
+            key = found.program.violation.law if found.program.violation else found.kind
+            if found.kind == "violation" and shrunk[key] < SHRINKS_PER_LAW:
+                shrunk[key] += 1
+                short = shrink(found.program, search.target, seconds=WORKER_SHRINK_SECONDS, op_seconds=search.op_seconds)
+                yield Found(found.kind, short, shrunk=True)
+            elif found.kind == "hang":
+                break
+        if time.monotonic() - told > REPORT_SECONDS:
+            yield tally
+            tally, told = Tally(), time.monotonic()
+    yield tally
+
+
+def run_seed(search: Search, seed: str, tally: Tally) -> Found | None:
+    """Run the swarm program of `seed`, and count it."""
+    rng = random.Random(seed)
+    config = Config(rng, search.capabilities)
+    lockstep: Lockstep | None = None
+    try:
+        with time_limit(search.op_seconds):
+            lockstep = Lockstep(
+                search.target, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=search.capabilities
+            )
+            _drive(Swarm(rng, search.capabilities, num_blocks=config.num_blocks, block_size=config.block_size), lockstep, rng)
+    except LawBroken as broken:
+        return _found(search, seed, config, lockstep, "violation", violation=broken.violation)
+    except AdapterFault as fault:
+        return _found(search, seed, config, lockstep, "fault", fault=str(fault))
+    except Hung as hung:
+        return _found(search, seed, config, lockstep, "hang", fault=str(hung))
+    finally:
+        tally.programs += 1
+        if lockstep is not None:
+            tally.operations += len(lockstep.ops)
+            tally.exercised.update(lockstep.spec.exercised)
+            tally.refusals.update(lockstep.refusals)
+    return None
+
+
+def _drive(swarm: Swarm, lockstep: Lockstep, rng: random.Random) -> None:
+    while (op := swarm.next(lockstep.spec)) is not None:
+        lockstep.do(op)
+    for op in drain(rng, lockstep.spec, swarm.next_seq):
+        lockstep.do(op)
+
+
+def _hypothesis_batch(search: Search, seed: str, tally: Tally) -> Found | None:
+    """A few programs of the Hypothesis machine."""
+    number = random.Random(seed).getrandbits(32)
+    deadline = min(search.deadline, time.monotonic() + 1.0)
+    programs, operations, exercised, found = run_machine(search.target, seed=number, examples=20, steps=40, deadline=deadline)
+    tally.programs += programs
+    tally.operations += operations
+    tally.exercised.update(exercised)
+    if found is None:
+        return None
+    kind: Kind = "violation" if found.violation else ("hang" if found.hang else "fault")
+    program = Program(
+        FORMAT,
+        search.name,
+        PoolConfig(found.num_blocks, found.block_size),
+        tuple(found.ops),  # type: ignore[arg-type]
+        f"hypothesis:{number}",
+        found.violation,
+        found.fault or found.hang,
+    )
+    return Found(kind, program)
+
+
+def _found(
+    search: Search, seed: str, config: Config, lockstep: Lockstep | None, kind: Kind, *, violation: Violation | None = None, fault: str = ""
+) -> Found:
+    ops: list[Op] = lockstep.ops if lockstep else []
+    program = Program(FORMAT, search.name, PoolConfig(config.num_blocks, config.block_size), tuple(ops), seed, violation, fault)  # type: ignore[arg-type]
+    return Found(kind, program)
+
+
+# -- all workers ------------------------------------------------------------------------------------------------------------------------------------
+
+
+class Gathering:
+    """What came from the workers, and when they should stop."""
+
+    def __init__(self, search: Search, start: float, seconds: float, on_progress: Callable[[Progress], None] | None) -> None:
+        self.search = search
+        self.start = start
+        self.seconds = seconds
+        self.total = Tally()
+        self.shortest: dict[str, Program] = {}
+        """The shortest program found for each broken law."""
+        self.fault: Found | None = None
+        self.died = ""
+        self._on_progress = on_progress
+        self._told = 0.0
+        self._stop = float("inf")
+
+    def stop_at(self) -> float:
+        """The time, on the monotonic clock, at which the search ends early."""
+        return self._stop
+
+    def take(self, message: Tally | Found) -> None:
+        """Count one message of a worker."""
+        if isinstance(message, Found):
+            self._take_found(message)
+        else:
+            self.total.programs += message.programs
+            self.total.operations += message.operations
+            self.total.exercised.update(message.exercised)
+            self.total.refusals.update(message.refusals)
+        self.tell("swarm" if not self.shortest else "shrinking")
+
+    def tell(self, phase: Literal["swarm", "hypothesis", "shrinking"], *, now: bool = False) -> None:
+        """Report progress, a few times a second."""
+        elapsed = time.monotonic() - self.start
+        if self._on_progress is not None and (now or elapsed - self._told > REPORT_SECONDS):
+            self._told = elapsed
+            self._on_progress(
+                Progress(self.total.programs, self.total.operations, elapsed, self.seconds, dict(self.total.exercised), phase)
+            )
+
+    def _take_found(self, found: Found) -> None:
+        if found.kind != "violation":
+            if self.fault is None or len(found.program.ops) < len(self.fault.program.ops):
+                self.fault = found
+            self._end_soon(GRACE_SECONDS if found.kind == "fault" else 0.0)
+            return
+        violation = found.program.violation
+        assert violation is not None
+        best = self.shortest.get(violation.law)
+        if best is None or len(found.program.ops) < len(best.ops):
+            self.shortest[violation.law] = found.program
+        if violation.law not in self.search.waived:
+            self._end_soon(min(GRACE_SECONDS, self.seconds / 3))
+
+    def _end_soon(self, seconds: float) -> None:
+        self._stop = min(self._stop, time.monotonic() + seconds)
+
+    def report(self) -> Report:
+        """Shrink what was found a last time, and answer every law."""
+        findings = self._findings()
+        broken = {finding.law for finding in findings}
+        verdicts = law_verdicts(self.search.capabilities, self.total.exercised, broken, set(self.search.waived))
+        error, program = ("", None) if broken - self.search.waived else self._error()
+        return Report(
+            FORMAT,
+            self.search.name,
+            "broken" if broken - self.search.waived else ("error" if error else "held"),
+            verdicts,
+            findings,
+            self.total.programs,
+            self.total.operations,
+            time.monotonic() - self.start,
+            self.search.seed,
+            error=error,
+            refusals=dict(self.total.refusals),
+            error_program=program,
+        )
+
+    def _findings(self) -> list[Finding]:
+        by_law: dict[str, Program] = {}
+        for program in self.shortest.values():
+            self.tell("shrinking", now=True)
+            short = shrink(
+                program, self.search.target, seconds=FINAL_SHRINK_SECONDS / len(self.shortest), op_seconds=self.search.op_seconds
+            )
+            assert short.violation is not None
+            best = by_law.get(short.violation.law)
+            if best is None or len(short.ops) < len(best.ops):
+                by_law[short.violation.law] = short
+        order = {law.name: rank for rank, law in enumerate(LAWS)}
+        findings = [
+            Finding(law, program.violation.reason if program.violation else "", program, len(program.ops))
+            for law, program in by_law.items()
+        ]
+        return sorted(findings, key=lambda finding: (finding.law in self.search.waived, finding.steps, order[finding.law]))
+
+    def _error(self) -> tuple[str, Program | None]:
+        if self.fault is None:
+            return self.died, None
+        program, search = self.fault.program, self.search
+        if self.fault.kind == "fault":
+            program = shrink_fault(program, search.target, op_seconds=search.op_seconds)
+            return program.fault, program
+        shrinker = Shrinker(search.target, lambda result: bool(result.hang), seconds=FINAL_SHRINK_SECONDS, op_seconds=HANG_SHRINK_OP_SECONDS)
+        best = _shrink_hang(shrinker, program)
+        return f"{_last_call(best)} hung: {program.fault}.", best
+
+
+def _shrink_hang(shrinker: Shrinker, program: Program) -> Program:
+    from kvproof.fuzz.shrink import Candidate
+
+    best = shrinker.shrink(Candidate(program.config, program.ops))
+    return msgspec.structs.replace(program, config=best.config, ops=best.ops)
+
+
+def _last_call(program: Program) -> str:
+    from kvproof.impl.checker import call_of
+
+    return call_of(program.ops[-1]) if program.ops else "building the cache"
+
+
+# -- processes ----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _run_processes(search: Search, gathering: Gathering) -> None:
+    """Run one campaign in each of several processes. A process that dies or stalls is a fault of the target."""
+    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    stop = context.Value("d", float("inf"))
+    running: dict[Connection, tuple[Any, float, str]] = {}
+    with warnings.catch_warnings():
+        # Python warns when a process with threads forks; the children only run programs and never touch what a thread could hold.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for worker in range(search.workers):
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=_work, args=(search, worker, stop, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            running[ours] = (process, time.monotonic(), "")
+    try:
+        while running:
+            _receive(search, gathering, running)
+            stop.value = gathering.stop_at()
+    finally:
+        for process, _, _ in running.values():
+            process.kill()
+
+
+def _receive(search: Search, gathering: Gathering, running: dict[Connection, tuple[Any, float, str]]) -> None:
+    for ready in wait(list(running), timeout=REPORT_SECONDS):
+        assert isinstance(ready, Connection)
+        process, _, seed = running[ready]
+        try:
+            message = ready.recv()
+        except EOFError:
+            process.join()
+            if process.exitcode:
+                gathering.died = f"A worker process died with exit code {process.exitcode} in or soon after program {seed}; the target crashed it."
+            del running[ready]
+            continue
+        if isinstance(message, Crash):
+            raise RuntimeError(f"kvproof failed in a worker:\n{message.traceback}")
+        gathering.take(message)
+        running[ready] = (process, time.monotonic(), message.running if isinstance(message, Tally) else seed)
+    patience = 3 * search.op_seconds + WORKER_SHRINK_SECONDS + 10
+    for connection, (process, heard, seed) in list(running.items()):
+        if time.monotonic() - heard > patience:
+            process.kill()
+            del running[connection]
+            gathering.died = f"A worker process gave no sign of life for {patience:.0f} s in or soon after program {seed}; the target blocks it."
+    gathering.tell("swarm")
+
+
+def _work(search: Search, worker: int, stop: Any, connection: Connection) -> None:  # noqa: ANN401 -- a shared value of multiprocessing
+    with suppress(BrokenPipeError, KeyboardInterrupt):
+        try:
+            for message in campaign(search, worker, lambda: stop.value):
+                connection.send(message)
+        except Exception:  # noqa: BLE001 -- told to the parent, which raises it
+            connection.send(Crash(traceback.format_exc()))
+    connection.close()

@@ -1,0 +1,257 @@
+"""What a reader sees: the table of laws, what was tried, and each broken law with its reason, its program as a test, and its steps.
+
+Everything can be read without colour. Where there is no room for a table, or no terminal, laws are plain lines that begin with `- `.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from kvproof.fuzz.programs import Program
+from kvproof.fuzz.reports import wording
+from kvproof.fuzz.reports.pool import steps_table
+from kvproof.fuzz.reports.steps import Replay
+from kvproof.fuzz.verdicts import LawVerdict, Report, Verdict
+from kvproof.fuzz.waivers import Waiver
+from kvproof.models.laws import BY_NAME, Law
+
+NARROW_COLUMNS: Final = 64
+"""Below this, a table of laws with its needs beside them would fold on every line."""
+
+WORDS: Final[dict[Verdict, tuple[str, str]]] = {
+    "held": ("held", "green"),
+    "broken": ("BROKEN", "bold red"),
+    "not-exercised": ("not exercised", "yellow"),
+    "not-applicable": ("not applicable", "dim"),
+    "waived": ("waived", "magenta"),
+}
+"""How each verdict is written, and its style."""
+
+_CAPABILITIES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
+    ("prefix", ("match",), "hit-is-true-prefix"),
+    ("fork", ("fork",), "fork-shares-then-diverges"),
+    ("truncate", ("truncate",), "truncate-exact"),
+    ("drafts", ("commit",), "rejection-forgets"),
+    ("steps", ("beginstep", "endstep"), "fenced-reuse"),
+    ("evict", ("evict",), "evict-only-unheld"),
+    ("reset", ("reset",), "reset-forgets"),
+    ("swap", ("swapout", "swapin"), "swap-round-trip"),
+)
+"""(capability, its operations, a law that is only exercised where they are not refused)."""
+
+
+class Exhibit(msgspec.Struct, frozen=True):
+    """A program as it is shown: what it breaks, its steps, the same as a test, and the failure file that was written for it."""
+
+    program: Program
+    replay: Replay
+    source: str
+    law: str = ""
+    reason: str = ""
+    path: Path | None = None
+
+
+def say(console: Console, text: str = "", style: str = "") -> None:
+    """One paragraph: folded at words on a terminal, one line elsewhere, so that logs can be searched."""
+    console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
+
+
+def verbatim(console: Console, text: str, style: str = "") -> None:
+    """Text that is going to be copied: never folded."""
+    console.print(Text(text, style=style), soft_wrap=True)
+
+
+def is_narrow(console: Console) -> bool:
+    """Whether there is no room for a table of laws, or nobody to look at it."""
+    return console.width < NARROW_COLUMNS or not console.is_terminal
+
+
+def show_report(
+    console: Console,
+    report: Report,
+    exhibits: Sequence[Exhibit],
+    *,
+    waivers: Mapping[str, Waiver],
+    stale: Mapping[str, str],
+    error: Exhibit | None = None,
+) -> None:
+    """The whole answer of a check, the verdict last. `waivers`: law -> waiver; `stale`: law -> complaint; `error`: what shows a fault."""
+    if report.laws:
+        show_verdicts(console, report.laws)
+        console.print()
+        say(console, tried(report))
+        for line in refusals(report):
+            say(console, line)
+        console.print()
+    for exhibit in exhibits:
+        waiver = waivers.get(exhibit.law)
+        if waiver is None:
+            show_exhibit(console, exhibit)
+        else:
+            say(console, f"{exhibit.law} is broken and waived: {waiver.reason} ({waiver.reference})", "magenta")
+            show_way_back(console, exhibit)
+        console.print()
+    if error is not None:
+        show_program(console, error.replay, error.program, title="The shortest program that shows the fault")
+        show_way_back(console, error)
+        console.print()
+    for complaint in stale.values():
+        say(console, complaint, "bold red")
+    say(console, *verdict_line(report, stale=bool(stale)))
+
+
+# -- the table of laws ---------------------------------------------------------------------------------------------------------------------
+
+
+def show_verdicts(console: Console, laws: Mapping[str, LawVerdict]) -> None:
+    """One line for each law, by section."""
+    known = [BY_NAME[name] for name in laws if name in BY_NAME]
+    if is_narrow(console):
+        _list_verdicts(console, known, laws)
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("law", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("exercised", justify="right", no_wrap=True)
+    table.add_column("", style="dim")
+    for section, members in groupby(known, key=lambda law: law.section):
+        table.add_row(Text(section, style="bold underline"))
+        for law in members:
+            verdict = laws[law.name]
+            word, style = WORDS[verdict.verdict]
+            times = f"{verdict.exercised:,}" if verdict.exercised else ""
+            table.add_row(Text(f"  {law.name}"), Text(word, style=style), times, Text(_remark(law, verdict)))
+    console.print(table)
+
+
+def _list_verdicts(console: Console, known: Sequence[Law], laws: Mapping[str, LawVerdict]) -> None:
+    for section, members in groupby(known, key=lambda law: law.section):
+        say(console, section)
+        for law in members:
+            verdict = laws[law.name]
+            details = [f"exercised {wording.counted(verdict.exercised, 'time')}"] if verdict.exercised else []
+            details += [remark] if (remark := _remark(law, verdict)) else []
+            say(console, f"- {law.name}: {WORDS[verdict.verdict][0]}" + (f" ({', '.join(details)})" if details else ""))
+
+
+def _remark(law: Law, verdict: LawVerdict) -> str:
+    return f"needs {wording.needs(law)}" if verdict.verdict == "not-applicable" and law.needs else ""
+
+
+# -- what was tried ------------------------------------------------------------------------------------------------------------------------
+
+
+def tried(report: Report) -> str:
+    """How much was tried, and how to try it again."""
+    programs, operations = wording.counted(report.programs, "program"), wording.counted(report.operations, "operation")
+    return f"{report.target} was tried with {programs} ({operations}) in {report.seconds:.1f} s; the seed is {report.seed}."
+
+
+def refusals(report: Report) -> list[str]:
+    """What the target refused, and which claimed capabilities it always refused."""
+    refused = {name: count for name, count in report.refusals.items() if count}
+    if not refused:
+        return []
+    told = wording.joined([f"{wording.spoken(name)} {wording.counted(count, 'time')}" for name, count in sorted(refused.items())])
+    lines = [f"It refused {told}."]
+    always = always_refused(report)
+    if always:
+        lines.append(f"It claims {wording.joined(always)}, but always refused: what was always refused was not exercised.")
+    return lines
+
+
+def always_refused(report: Report) -> list[str]:
+    """The claimed capabilities whose operations were refused whenever they were tried."""
+    return [
+        capability
+        for capability, operations, law in _CAPABILITIES
+        if any(report.refusals.get(name) for name in operations) and report.laws.get(law, LawVerdict("held", 1)).verdict == "not-exercised"
+    ]
+
+
+def verdict_line(report: Report, *, stale: bool = False) -> tuple[str, str]:
+    """(the last sentence of a report, its style)."""
+    by_verdict: dict[Verdict, list[str]] = {}
+    for name, law in report.laws.items():
+        by_verdict.setdefault(law.verdict, []).append(name)
+    if report.verdict == "error":
+        return f"{report.target} could not be judged.", "bold red"
+    broken = by_verdict.get("broken", [])
+    if broken:
+        return f"{report.target} breaks {_laws(len(broken))}: {wording.joined(broken)}.", "bold red"
+    held = f"{report.target} keeps {_laws(len(by_verdict.get('held', [])))}"
+    waived = by_verdict.get("waived", [])
+    if waived:
+        held += f"; {_laws(len(waived))} {'is' if len(waived) == 1 else 'are'} broken and waived ({', '.join(waived)})"
+    idle = by_verdict.get("not-exercised", [])
+    if idle:
+        held += f"; {_laws(len(idle))} {'was' if len(idle) == 1 else 'were'} not exercised"
+    return (f"{held}, but a waiver is stale.", "bold red") if stale else (f"{held}.", "bold green")
+
+
+def _laws(count: int) -> str:
+    return wording.counted(count, "law")
+
+
+# -- one broken law ------------------------------------------------------------------------------------------------------------------------
+
+
+def show_exhibit(console: Console, exhibit: Exhibit) -> None:
+    """A broken law: its sentence, the reason, the steps, the program as a test, and how to see it again."""
+    console.print(Text(f"{exhibit.law} is broken", style="bold red"))
+    if exhibit.law in BY_NAME:
+        _indented(console, f"The law: {BY_NAME[exhibit.law].sentence}")
+    _indented(console, f"The reason: {wording.sentence(exhibit.reason)}")
+    console.print()
+    show_program(console, exhibit.replay, exhibit.program, title="The shortest program that shows it")
+    if exhibit.replay.violation is None:
+        say(console, "It broke no law when it was run once more for this table, so the target does not always do the same.", "yellow")
+    show_source(console, exhibit.source)
+    show_way_back(console, exhibit)
+
+
+def show_program(console: Console, replay: Replay, program: Program, *, title: str) -> None:
+    """The step table under a title that tells its length and its pool."""
+    pool = f"{wording.counted(program.config.num_blocks, 'block')} of {wording.counted(program.config.block_size, 'token')}"
+    say(console, f"{title} has {wording.counted(len(program.ops), 'operation')}, on a pool of {pool}:")
+    console.print()
+    if replay.rows:
+        steps_table(console, replay)
+    else:
+        say(console, "No operation ran.")
+    if replay.skipped:
+        those = "1 operation was" if replay.skipped == 1 else f"{replay.skipped:,} operations were"
+        say(console, f"{those} skipped, because the precondition did not hold.")
+    console.print()
+
+
+def show_source(console: Console, source: str) -> None:
+    """The program as a test, to be pasted."""
+    say(console, "The same program as a test, to be pasted into a file:")
+    console.print()
+    verbatim(console, source.rstrip("\n"), "cyan")
+    console.print()
+
+
+def show_way_back(console: Console, exhibit: Exhibit) -> None:
+    """Where the failure file is, and what to type to see it again."""
+    if exhibit.path is not None:
+        say(console, f"It is kept in a failure file; this runs it again, step by step, on {exhibit.program.target}:")
+        verbatim(console, f"    kvproof replay {shlex.quote(str(exhibit.path))}", "bold")
+
+
+def _indented(console: Console, text: str) -> None:
+    if console.is_terminal:
+        console.print(Padding(Text(text), (0, 0, 0, 2)))
+    else:
+        verbatim(console, f"  {text}")

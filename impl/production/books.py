@@ -1,0 +1,45 @@
+"""What the cache's books say, for auditors and operators. All of it is counted on demand: nothing here costs an operation anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from kvproof.impl.production.groups import Layout
+from kvproof.impl.production.pool import BlockPool
+from kvproof.impl.production.records import Books
+from kvproof.impl.production.sequence import SequenceState
+
+
+def pins(open_steps: Iterable[Sequence[int]], sequences: Iterable[SequenceState]) -> Counter[int]:
+    """How often device work that is launched, or will be, pins each block besides the tables."""
+    count: Counter[int] = Counter()
+    for pinned in open_steps:
+        count.update(pinned)
+    for state in sequences:
+        count.update(state.sources)
+    return count
+
+
+def audit(pool: BlockPool, pinned: Counter[int]) -> Books:
+    """The books on every block."""
+    holders = {block: count - pinned[block] for block, count in enumerate(pool.refs) if count > pinned[block]}
+    return Books(
+        refcounts=holders,
+        free=tuple(pool.free_order()),
+        cached=frozenset(block for block, label in enumerate(pool.labels) if label >= 0),
+        retiring=frozenset(block for block in pinned if block not in holders),
+    )
+
+
+def fragmentation(sequences: Iterable[SequenceState], layouts: Sequence[Layout]) -> int:
+    """Room for tokens that is allocated and not computed, a shared block counted once, by the longest of its holders."""
+    room: dict[int, int] = {}
+    for state in sequences:
+        for layout in layouts:
+            first = state.computed // layout.size
+            for index, block in enumerate(state.tables[layout.group][first:], first):
+                if block is not None:
+                    empty = layout.size - max(0, state.computed - index * layout.size)
+                    room[block] = min(empty, room.get(block, empty))
+    return sum(room.values())

@@ -1,0 +1,446 @@
+"""The command line. Every command ends with 0 if all laws held, 1 if one is broken, 2 if the request or the target is at fault.
+
+    kvproof check mypkg.kv:Adapter          judge a cache
+    kvproof replay FILE                     run a failure again, step by step
+    kvproof shrink FILE                     make a failure shorter
+    kvproof laws                            what is promised
+    kvproof new FILE                        an adapter to start from
+
+Nothing here decides anything: verdicts come from `fuzz`, texts from `fuzz.reports`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import importlib.metadata
+import math
+import os
+import secrets
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from kvproof import schemas
+from kvproof.fuzz.programs import BadFile, Program, read_program, write_program, write_whole
+from kvproof.fuzz.reports import lawbook, terminal, wording
+from kvproof.fuzz.reports.github import github_annotations
+from kvproof.fuzz.reports.junit import junit
+from kvproof.fuzz.reports.source import pytest_source
+from kvproof.fuzz.reports.steps import Replay
+from kvproof.fuzz.reports.steps import replay as run_again
+from kvproof.fuzz.verdicts import Report
+from kvproof.fuzz.waivers import DEFAULT_FILE, BadWaivers, Waiver, read_waivers, stale_waivers, waivers_for
+from kvproof.impl.checker import AdapterFault, read_capabilities
+from kvproof.models.laws import BY_NAME
+from kvproof.skeleton import BadPlace, write_skeleton
+from kvproof.targets import DEFAULT_TARGET, BadTarget, find_target
+
+HELD: Final = 0
+BROKEN: Final = 1
+AT_FAULT: Final = 2
+
+FAILURES: Final = Path(".kvproof/failures")
+"""Where failure files go."""
+
+FAULT_OP_SECONDS: Final = 1.0
+"""Time limit of an operation where a program that may hang is only run to be shown."""
+
+LOG_COLUMNS: Final = 100
+"""Width of output that goes to a file or a log and not to a terminal."""
+
+
+class Unusable(ValueError):  # noqa: N818 -- it accuses the request, and reads so where it is caught
+    """A request that cannot be met: one sentence that names the cause and the mend."""
+
+
+REQUEST_ERRORS: Final = (BadTarget, BadFile, BadWaivers, BadPlace, Unusable, AdapterFault)
+"""Errors whose text is all that a user needs to see."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status. An error is one sentence on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status = cli.main(args=arguments, prog_name="kvproof", standalone_mode=False)
+        sys.stdout.flush()
+    except REQUEST_ERRORS as error:
+        complain(str(error))
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "kvproof"
+        complain(f"{wording.sentence(error.format_message())[:-1]}; see `{command} --help`.")
+    except click.ClickException as error:
+        complain(wording.sentence(error.format_message()))
+    except (click.Abort, KeyboardInterrupt):
+        complain("The run was interrupted before it could decide anything.")
+    except BrokenPipeError:
+        _drop_stdout()
+    except Exception:  # noqa: BLE001 -- status 1 would say that a law is broken
+        traceback.print_exc()
+        complain("kvproof itself failed; please report this with the lines above.")
+    else:
+        return status if isinstance(status, int) else HELD
+    return AT_FAULT
+
+
+def complain(sentence: str) -> None:
+    """One sentence on stderr."""
+    click.echo(f"kvproof: {sentence}", err=True)
+
+
+class Output(Console):
+    """A console that prints plain text, as wide as the terminal or as a log, and ends quietly where nobody reads any more."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False)
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            self.width = LOG_COLUMNS
+
+    def on_broken_pipe(self) -> None:
+        """Go on without output: the exit status still tells the verdict."""
+        self.quiet = True
+        _drop_stdout()
+
+
+def _drop_stdout() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# -- parameters ----------------------------------------------------------------------------------------------------------------------------
+
+
+def budget_seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """A named budget or a number of seconds, in seconds."""
+    from kvproof.fuzz.check import BUDGETS
+
+    if value in BUDGETS:
+        return BUDGETS[value]
+    with contextlib.suppress(ValueError):
+        seconds = float(value)
+        if math.isfinite(seconds) and seconds > 0:
+            return seconds
+    raise click.BadParameter(f"{value!r} is no budget; give {', '.join(BUDGETS)} or a number of seconds above 0", ctx, param)
+
+
+def default_workers() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+FILE: Final = click.Path(dir_okay=False, path_type=Path)
+OUTPUT: Final = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
+SECONDS: Final = click.FloatRange(min=0, min_open=True, max=3600)
+OP_SECONDS: Final[Callable[[Any], Any]] = click.option(
+    "--op-seconds", type=SECONDS, default=10.0, show_default=True, help="Time limit of one operation."
+)
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(importlib.metadata.version("kvproof"), message="kvproof %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> int:
+    """Prove that a paged KV cache keeps its promises.
+
+    A TARGET is module:Class, path/to/file.py:Class, one of production, production-hybrid and production-sync, or bug:NAME for a seeded bug.
+
+    Exit status: 0 all laws held, 1 a law is broken, 2 the request or the target is at fault.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+    return AT_FAULT
+
+
+# -- check ---------------------------------------------------------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.argument("target", default=DEFAULT_TARGET)
+@click.option(
+    "--budget", metavar="quick|ci|nightly|SECONDS", callback=budget_seconds, default="ci", show_default=True, help="How long to search."
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Draw the same programs again. [default: a new one]")
+@click.option("-n", "--workers", type=click.IntRange(1, 1024), help="Processes to search with. [default: the cores of this machine]")
+@click.option("--programs", type=click.IntRange(min=1), help="Stop after this many programs, so that a run can be repeated exactly.")
+@OP_SECONDS
+@click.option("--json", "json_file", type=OUTPUT, help="Write the report as JSON; - is stdout.")
+@click.option("--junit", "junit_file", type=FILE, help="Write the report as JUnit XML.")
+@click.option("--waivers", "waivers_file", type=FILE, help=f"Known broken laws. [default: {DEFAULT_FILE}, if it exists]")
+@click.option(
+    "--failures", type=click.Path(file_okay=False, path_type=Path), default=FAILURES, show_default=True, help="Where failure files go."
+)
+def check(
+    target: str,
+    budget: float,
+    seed: int | None,
+    workers: int | None,
+    programs: int | None,
+    op_seconds: float,
+    json_file: Path | None,
+    junit_file: Path | None,
+    waivers_file: Path | None,
+    failures: Path,
+) -> int:
+    """Judge TARGET by every law that applies to it."""
+    from kvproof.fuzz import check as checking
+
+    waivers = _waivers(waivers_file, target)
+    to_stdout = json_file == Path("-")
+    with contextlib.redirect_stdout(sys.stderr) if to_stdout else contextlib.nullcontext(), _progress(target) as on_progress:
+        adapter = find_target(target)
+        report = checking.check(
+            adapter,
+            name=target,
+            seconds=budget,
+            seed=secrets.randbelow(2**32) if seed is None else seed,
+            workers=workers or default_workers(),
+            op_seconds=op_seconds,
+            programs=programs,
+            waived=frozenset(waivers),
+            on_progress=on_progress,
+        )
+    answer = Answer(report, adapter, waivers, failures, op_seconds)
+    answer.show(Output(stderr=to_stdout))
+    answer.write(json_file, junit_file)
+    return answer.status
+
+
+class Answer:
+    """A report with what makes it readable: failure files, replays, sources, waivers. Problems with files are told, never raised."""
+
+    def __init__(self, report: Report, adapter: type, waivers: dict[str, Waiver], failures: Path, op_seconds: float) -> None:
+        self.adapter = adapter
+        self.waivers = waivers
+        self.failures = failures
+        self.unwritten = False
+        self.stale = stale_waivers(waivers, report.laws) if report.verdict == "held" else {}
+        if self.stale:
+            report = msgspec.structs.replace(report, verdict="broken", error=" ".join(self.stale.values()))
+        self.report = report
+        self.exhibits = [
+            self._exhibit(finding.program, law=finding.law, reason=finding.reason, op_seconds=op_seconds) for finding in report.violations
+        ]
+        fault = report.error_program if report.verdict == "error" else None
+        self.error = None if fault is None else self._exhibit(fault, op_seconds=min(op_seconds, FAULT_OP_SECONDS))
+
+    @property
+    def status(self) -> int:
+        """The exit status: a broken law outweighs a file that could not be written."""
+        return self.report.exit_status or (AT_FAULT if self.unwritten else HELD)
+
+    def show(self, console: Console) -> None:
+        """The report for a reader, and annotations where GitHub runs this."""
+        report = self.report
+        terminal.show_report(console, report, self.exhibits, waivers=self.waivers, stale=self.stale, error=self.error)
+        if report.verdict == "error":
+            complain(report.error)
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            for line in github_annotations(report, self.stale):
+                terminal.verbatim(console, line)
+
+    def write(self, json_file: Path | None, junit_file: Path | None) -> None:
+        """The report for machines."""
+        if json_file is not None:
+            text = msgspec.json.format(msgspec.json.encode(self.report), indent=2) + b"\n"
+            if json_file == Path("-"):
+                sys.stdout.write(text.decode())
+            else:
+                self._write(json_file, lambda: write_whole(json_file, text))
+        if junit_file is not None:
+            sources = {exhibit.law: exhibit.source for exhibit in self.exhibits}
+            self._write(junit_file, lambda: write_whole(junit_file, junit(self.report, sources, self.waivers, self.stale)))
+
+    def _exhibit(self, program: Program, *, op_seconds: float, law: str = "", reason: str = "") -> terminal.Exhibit:
+        again = run_again(program, self.adapter, op_seconds=op_seconds)
+        return terminal.Exhibit(program, again, pytest_source(program, self.adapter), law, reason, self._keep(law or "fault", program))
+
+    def _keep(self, what: str, program: Program) -> Path | None:
+        """Write the failure file of `program`; its name is the same for the same program."""
+        digest = hashlib.sha256(msgspec.json.encode((program.target, program.config, program.ops))).hexdigest()[:8]
+        path = self.failures / f"{what}-{digest}.json"
+        return path if self._write(path, lambda: write_program(path, program)) else None
+
+    def _write(self, path: Path, write: Callable[[], None]) -> bool:
+        try:
+            write()
+        except OSError as error:
+            complain(f"{path} cannot be written ({error.strerror}); name a place that can be.")
+            self.unwritten = True
+            return False
+        return True
+
+
+def _waivers(path: Path | None, target: str) -> dict[str, Waiver]:
+    """The waivers for `target` in the named file, or in the one of the current directory."""
+    if path is None and not DEFAULT_FILE.exists():
+        return {}
+    return waivers_for(read_waivers(path or DEFAULT_FILE), target)
+
+
+@contextlib.contextmanager
+def _progress(target: str) -> Iterator[Callable[[Any], None] | None]:
+    """A bar on stderr that goes away at the end; nothing where stderr is no terminal."""
+    console = Output(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[counts]}"), TimeElapsedColumn())
+    # No refresh thread: the check forks its workers, and a lock that a thread holds at that moment would stay held in them.
+    with Bar(*columns, console=console, transient=True, auto_refresh=False) as bar:
+        task = bar.add_task(f"checking {target}", total=1.0, counts="")
+
+        def on_progress(progress: Any) -> None:  # noqa: ANN401 -- kvproof.fuzz.check.Progress, which is imported only where it is needed
+            laws = sum(1 for times in progress.exercised.values() if times)
+            counts = f"{wording.counted(progress.programs, 'program')}, {wording.counted(laws, 'law')} exercised"
+            what = "shrinking" if progress.phase == "shrinking" else f"checking {target}"
+            bar.update(task, description=what, completed=min(1.0, progress.seconds / progress.budget_seconds), counts=counts, refresh=True)
+
+        yield on_progress
+
+
+# -- replay and shrink ---------------------------------------------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.argument("file", type=FILE)
+@click.argument("target", required=False)
+@OP_SECONDS
+def replay(file: Path, target: str | None, op_seconds: float) -> int:
+    """Run the program in FILE again, step by step. TARGET is the one named in the file, if it is not given."""
+    program, adapter = _load(file, target)
+    again = run_again(program, adapter, op_seconds=op_seconds)
+    console = Output()
+    terminal.show_program(console, again, program, title=f"The program in {file}")
+    return _tell_replay(console, program, again)
+
+
+def _load(file: Path, target: str | None) -> tuple[Program, type]:
+    """The program with the target that it is to run on, and its adapter. Raises where the adapter cannot take such a program."""
+    program = read_program(file)
+    config = program.config
+    if config.num_blocks < 1 or config.block_size < 1:
+        raise BadFile(
+            f"{file} is damaged: its pool has {config.num_blocks} blocks of {config.block_size} tokens, and both must be 1 or more."
+        )
+    if target is not None:
+        program = msgspec.structs.replace(program, target=target)
+    adapter = find_target(program.target)
+    claimed = read_capabilities(adapter)
+    if config.num_blocks > claimed.max_blocks or config.block_size not in claimed.block_sizes:
+        sizes = wording.joined([str(size) for size in claimed.block_sizes], "or")
+        raise Unusable(
+            f"{file} needs a pool of {config.num_blocks} blocks of {config.block_size} tokens, but {program.target} claims at most "
+            f"{claimed.max_blocks} blocks of {sizes} tokens; run it on a target that takes such a pool."
+        )
+    return program, adapter
+
+
+def _tell_replay(console: Console, program: Program, again: Replay) -> int:
+    """Say how the replay compares with what the file records, and give the exit status."""
+    recorded = program.violation.law if program.violation else ""
+    if not again.ok and again.violation is None:
+        complain(again.trouble)
+        terminal.say(
+            console, f"{program.target} could not be judged" + (f", so {recorded} was not seen again." if recorded else "."), "bold red"
+        )
+        return AT_FAULT
+    if again.violation is None:
+        if recorded:
+            told = f"No law breaks: the violation of {recorded} is gone on {program.target}."
+        else:
+            told = f"No law breaks: the fault that the file records is gone on {program.target}." if program.fault else "No law breaks."
+        terminal.say(console, told, "bold green")
+        return HELD
+    seen = again.violation
+    verb = "breaks again" if seen.law == recorded else "breaks"
+    instead = f", where the file records {recorded}" if recorded and seen.law != recorded else ""
+    terminal.say(console, f"{seen.law} {verb} at step {seen.step}{instead}: {wording.sentence(seen.reason)}", "bold red")
+    return BROKEN
+
+
+@cli.command()
+@click.argument("file", type=FILE)
+@click.argument("target", required=False)
+@click.option("--seconds", type=SECONDS, default=30.0, show_default=True, help="How long to try.")
+@click.option("-o", "--output", type=FILE, help="Where the shorter program goes. [default: FILE with .shrunk.json]")
+def shrink(file: Path, target: str | None, seconds: float, output: Path | None) -> int:
+    """Make the program in FILE shorter while it breaks the same law."""
+    from kvproof.fuzz import shrink as shrinking
+
+    program, adapter = _load(file, target)
+    console = Output()
+    first = run_again(program, adapter)
+    if first.violation is None:
+        return _tell_replay(console, program, first)
+    program = msgspec.structs.replace(program, violation=first.violation, fault="")
+    short = shrinking.shrink(program, adapter, seconds=seconds)
+    place = output or file.with_name(f"{file.name.removesuffix('.json').removesuffix('.shrunk')}.shrunk.json")
+    try:
+        write_program(place, short)
+    except OSError as error:
+        raise Unusable(f"{place} cannot be written ({error.strerror}); name another place with --output.") from error
+    again = run_again(short, adapter)
+    before = wording.counted(len(program.ops), "operation")
+    terminal.show_program(console, again, short, title=f"{file} had {before}; the shortest program found")
+    source = pytest_source(short, adapter)
+    terminal.show_source(console, source)
+    terminal.show_way_back(console, terminal.Exhibit(short, again, source, path=place))
+    console.print()
+    return _tell_replay(console, short, again)
+
+
+# -- laws, schema, new ---------------------------------------------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.argument("law", required=False)
+@click.option("--markdown", is_flag=True, help="Print the page docs/laws.md.")
+def laws(law: str | None, *, markdown: bool) -> int:
+    """List the laws, or tell all about one LAW."""
+    console = Output()
+    if markdown:
+        terminal.verbatim(console, lawbook.laws_markdown().rstrip("\n"))
+    elif law is None:
+        lawbook.show_laws(console, narrow=terminal.is_narrow(console))
+    elif law in BY_NAME:
+        lawbook.show_law(console, BY_NAME[law])
+    else:
+        near = difflib.get_close_matches(law, BY_NAME, n=1)
+        raise Unusable(f"There is no law {law!r}; " + (f"did you mean {near[0]}?" if near else "`kvproof laws` lists them."))
+    return HELD
+
+
+@cli.command(short_help="Print the JSON Schemas of the files.")
+@click.argument("kind", type=click.Choice(schemas.KINDS), required=False)
+def schema(kind: str | None) -> int:
+    """Print the JSON Schema of a program, failure or report file; without KIND, an object with all three."""
+    whole = (
+        schemas.schema_text(kind)
+        if kind
+        else msgspec.json.format(msgspec.json.encode({k: schemas.schema(k) for k in schemas.KINDS}), indent=2)
+    )
+    click.echo(whole.decode().rstrip("\n"))
+    return HELD
+
+
+@cli.command()
+@click.argument("file", type=FILE)
+def new(file: Path) -> int:
+    """Write an adapter to start from to FILE. It passes as it is, and never overwrites anything."""
+    write_skeleton(file)
+    click.echo(f"Wrote {file}. It has a small cache of its own and passes as it is; replace that by yours. Check it with:")
+    click.echo(f"    kvproof check {file}:Adapter")
+    return HELD

@@ -1,0 +1,32 @@
+"""`kvproof new`: an adapter to start from. The template is a module of this package, so that it is checked like the rest of it."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+TEMPLATE: Final = "adapter_template.py"
+
+
+class BadPlace(ValueError):  # noqa: N818 -- it accuses the request, and reads so where it is caught
+    """The file is there already, or cannot be made: one sentence that names the cause and the mend."""
+
+
+def skeleton() -> str:
+    """The source of an adapter with a small cache of its own, which keeps every law that applies to it."""
+    return resources.files("kvproof").joinpath(TEMPLATE).read_text(encoding="utf-8")
+
+
+def write_skeleton(path: Path) -> None:
+    """Write the adapter to start from. Raises BadPlace rather than overwrite anything."""
+    if path.suffix != ".py":
+        raise BadPlace(f"{path} does not end in .py, so it could not be checked; name a Python file.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(skeleton())
+    except FileExistsError as error:
+        raise BadPlace(f"{path} is there already and stays as it is; name a file that does not exist.") from error
+    except OSError as error:
+        raise BadPlace(f"{path} cannot be written: {error.strerror}.") from error

@@ -1,0 +1,175 @@
+"""From a name to the adapter that it means.
+
+A target is `module:Class`, `path/to/file.py:Class`, a name that kvproof brings along (`production`), or `bug:NAME` for a seeded bug.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Final, TypeVar
+
+from kvproof.impl.adapter import CacheAdapter
+
+BUILT_IN: Final[dict[str, str]] = {
+    "production": "kvproof.impl.production.adapter:ProductionAdapter",
+    "production-hybrid": "kvproof.impl.production.adapter:HybridAdapter",
+    "production-sync": "kvproof.impl.production.adapter:SynchronousAdapter",
+}
+"""The targets that kvproof brings along, and where they are."""
+
+DEFAULT_TARGET: Final = "production"
+
+BUG_REGISTRY: Final = "kvproof.fuzz.bugs"
+
+
+Loaded = TypeVar("Loaded")
+
+
+class BadTarget(ValueError):  # noqa: N818 -- it accuses the target, and reads so where it is caught
+    """A target that cannot be used: one sentence that names the cause and the mend."""
+
+
+def find_target(name: str) -> type:
+    """The adapter class that `name` means. The current directory can be imported from. Raises BadTarget."""
+    if name.startswith("bug:"):
+        return _seeded_bug(name.removeprefix("bug:"))
+    place, _, attribute = BUILT_IN.get(name, name).rpartition(":")
+    if not place or not attribute:
+        raise BadTarget(_unknown(name))
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+    return _class_in(module, place, attribute)
+
+
+def _unknown(name: str) -> str:
+    """Why a name without a class cannot be a target, and what it may have meant."""
+    if name.removesuffix(":").endswith(".py") or Path(name).is_file():
+        return f"The target {name} names no class; write {name.removesuffix(':')}:Adapter, if Adapter is your class."
+    near = difflib.get_close_matches(name, BUILT_IN, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"write module:Class, path/to/file.py:Class, or one of {', '.join(BUILT_IN)}."
+    return f"There is no target {name!r}; {hint}"
+
+
+# -- modules -------------------------------------------------------------------------------------------------------------------------------
+
+
+def _from_module(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise BadTarget(
+            f"{name!r} is not the name of a module; write a dotted name as in `import`, or the path of a file that ends in .py."
+        )
+    _make_importable(Path.cwd())
+    try:
+        return _imported(name, lambda: importlib.import_module(name))
+    except ModuleNotFoundError as error:
+        raise BadTarget(
+            f"There is no module {error.name!r} to import {name} from; run kvproof where it is installed or in the directory that holds it."
+        ) from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    """Run a file as a module of its own, named by its stem, as it would be if its directory could be imported from."""
+    if not path.is_file():
+        raise BadTarget(f"The file {path} does not exist; name a Python file, relative to {Path.cwd()}.")
+    path = path.resolve()
+    loaded = next((module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == str(path)), None)
+    if loaded is not None:
+        return loaded
+    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"kvproof_target_{abs(hash(str(path)))}"
+    _make_importable(Path.cwd())
+    _make_importable(path.parent)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where pickle and dataclasses look for it
+    loader = spec.loader
+    try:
+        _imported(str(path), lambda: loader.exec_module(module))
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def _imported(name: str, load: Callable[[], Loaded]) -> Loaded:
+    """What `load` gives. Any exception becomes a BadTarget, except that the module `name` itself is missing."""
+    try:
+        return load()
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise
+        raise BadTarget(_raised(name, error)) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise BadTarget(_raised(name, error)) from error
+
+
+def _raised(name: str, error: BaseException) -> str:
+    """The exception of a module as one sentence, with the line that raised it."""
+    if isinstance(error, SyntaxError):
+        place, message = f"{error.filename}:{error.lineno}", error.msg
+    else:
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if not frame.filename.startswith("<frozen importlib") and frame.filename != __file__
+        ]
+        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"
+        message = str(error).partition("\n")[0]
+    told = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"Importing {name} raised {told.rstrip('.')}, at {place}; a target must be importable on its own."
+
+
+def _make_importable(directory: Path) -> None:
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+
+
+# -- classes -------------------------------------------------------------------------------------------------------------------------------
+
+
+def _class_in(module: ModuleType, place: str, attribute: str) -> type:
+    found: object = module
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise BadTarget(f"{place} has no {attribute}; {_adapters_in(module)}.")
+    if not isinstance(found, type):
+        raise BadTarget(
+            f"{place}:{attribute} is of type {type(found).__name__}, not a class; name a class that derives from kvproof.CacheAdapter."
+        )
+    return found
+
+
+def _adapters_in(module: ModuleType) -> str:
+    names = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, CacheAdapter) and value is not CacheAdapter
+    ]
+    return f"its adapters are {', '.join(names)}" if names else "it has no class that derives from kvproof.CacheAdapter"
+
+
+def _seeded_bug(name: str) -> type:
+    if importlib.util.find_spec(BUG_REGISTRY) is None:
+        raise BadTarget(
+            f"The seeded bug {name!r} cannot be looked up, because this installation has no {BUG_REGISTRY}; install a release that has it."
+        )
+    bugs = importlib.import_module(BUG_REGISTRY).BUGS
+    if name not in bugs:
+        raise BadTarget(f"There is no seeded bug {name!r}; {_suggestion(name, bugs)}")
+    adapter: type = bugs[name].adapter
+    return adapter
+
+
+def _suggestion(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f"did you mean {near[0]}?" if near else f"they are {', '.join(sorted(names))}."

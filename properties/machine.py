@@ -1,0 +1,782 @@
+"""The Hypothesis state machine: random rules over the lockstep driver, which a third party subclasses.
+
+    from kvproof.properties.machine import CacheMachine
+
+    class MyMachine(CacheMachine):
+        adapter = MyAdapter
+
+    TestMine = MyMachine.TestCase                  # or, in one line: TestMine = cache_machine(MyAdapter).TestCase
+
+A subclass may override the strategies (`pools`, `prompts`, `namespaces`, `drafts`) and add rules of its own; they run operations with
+`self.do(op)` and may draw sequences from the bundles `live`, `forked` and `released`. What is checked: after every operation all laws of
+the spec, and at the end of every program that the drained cache can hand out its whole pool again. A broken law raises `LawBroken` with the
+whole program so far, which Hypothesis then shrinks.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import ClassVar, Final, TypeVar
+
+import msgspec
+from hypothesis import HealthCheck, Phase, Verbosity, event, settings
+from hypothesis import seed as seeded
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky, Unsatisfiable
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from kvproof.impl.checker import AdapterFault, Hung, read_capabilities
+from kvproof.models.capabilities import Capabilities
+from kvproof.models.laws import BY_NAME
+from kvproof.models.ops import (
+    Admit,
+    Append,
+    BeginStep,
+    Commit,
+    EndStep,
+    Evict,
+    Extend,
+    Fork,
+    Match,
+    Namespace,
+    Op,
+    Release,
+    ReleaseReason,
+    Reset,
+    SwapIn,
+    SwapOut,
+    Tokens,
+    Truncate,
+)
+from kvproof.models.spec import MAX_OPEN_STEPS, Violation
+from kvproof.models.state import Sequence
+from kvproof.properties import strategies
+from kvproof.properties.drain import FINAL_REASONS, drain
+from kvproof.properties.lockstep import OP_SECONDS, LawBroken, Lockstep, time_limit
+from kvproof.properties.paste import program_source
+from kvproof.properties.strategies import MAX_LIVE, Pool
+
+SAID: Final = 12
+"""How many of the last prompts and drafts are remembered, to cut lookalikes from."""
+
+MAX_CHAIN: Final = 3
+"""Forks of forks in one rule: with three holders of a tail every off-by-one in its count has shown."""
+
+RETRIES: Final = 1
+"""Extends that may find no room in a row. After that only what makes room is tried: most programs would be spent on a full pool."""
+
+Ready = Callable[[Sequence], bool]
+"""Whether a rule can do something with a sequence."""
+
+T = TypeVar("T")
+
+
+class ProgramBroken(LawBroken):
+    """The cache broke a law, and this program shows it."""
+
+    def __init__(self, violation: Violation, program: str) -> None:
+        super().__init__(violation)
+        self.program = program
+
+    def __str__(self) -> str:
+        law = BY_NAME[self.violation.law]
+        return f"{law.name} is broken at operation {self.violation.step}: {law.sentence}\n\n{self.violation.reason}\n\n{self.program}"
+
+
+@functools.cache
+def _broken_type(law: str) -> type[ProgramBroken]:
+    """A type for each law: Hypothesis tells failures apart by type, so shrinking one law does not slip to another."""
+    return type(f"LawBroken[{law}]", (ProgramBroken,), {"__module__": __name__})
+
+
+# -- ready sequences -----------------------------------------------------------------------------------------------------------------------
+
+
+def _idle(sequence: Sequence) -> bool:
+    return sequence.out is None and not sequence.swapped
+
+
+def _fresh(sequence: Sequence) -> bool:
+    return _idle(sequence) and sequence.computed == 0
+
+
+def _holds(sequence: Sequence) -> bool:
+    return _idle(sequence) and sequence.computed > 0
+
+
+def _behind(sequence: Sequence) -> bool:
+    return _idle(sequence) and sequence.computed < len(sequence.known)
+
+
+def _finished(sequence: Sequence) -> bool:
+    return sequence.out is not None and sequence.out.finished
+
+
+def _drafted(sequence: Sequence) -> bool:
+    return _finished(sequence) and sequence.out is not None and len(sequence.out.drafts) > 0
+
+
+def _in_flight(sequence: Sequence) -> bool:
+    return sequence.out is not None
+
+
+def _swapped(sequence: Sequence) -> bool:
+    return sequence.swapped
+
+
+def when(ready: Ready, claim: str = "") -> Callable[[T], T]:
+    """A precondition: the capability `claim` is claimed, and some live sequence is `ready`."""
+
+    def holds(machine: CacheMachine) -> bool:
+        return (not claim or bool(getattr(machine.claims, claim))) and any(map(ready, machine.lockstep.spec.live.values()))
+
+    return precondition(holds)  # type: ignore[return-value]
+
+
+def claimed(claim: str) -> Callable[[T], T]:
+    """A precondition: the capability `claim` is claimed."""
+    return precondition(lambda machine: bool(getattr(machine.claims, claim)))  # type: ignore[return-value]
+
+
+def _pick(draw: DrawFn, machine: CacheMachine, ready: Ready) -> Sequence:
+    """A live sequence that is ready, the newest first when shrinking."""
+    found = [sequence for sequence in machine.lockstep.spec.live.values() if ready(sequence)]
+    return found[-1 - draw(st.integers(0, len(found) - 1))] if len(found) > 1 else found[0]
+
+
+@st.composite
+def _sequence(draw: DrawFn, ready: Ready) -> int:
+    """The number of a live sequence that is ready."""
+    return _pick(draw, draw(st.runner()), ready).seq
+
+
+@st.composite
+def _of_machine(draw: DrawFn, strategy: Callable[[CacheMachine], SearchStrategy[T]]) -> T:
+    """What a strategy that the machine itself gives makes."""
+    return draw(strategy(draw(st.runner())))
+
+
+@st.composite
+def _room(draw: DrawFn) -> tuple[int, int]:
+    """A sequence that is behind, and how many tokens to extend it by: to the next block boundary, or one beside it."""
+    machine: CacheMachine = draw(st.runner())
+    sequence = _pick(draw, machine, _behind)
+    left = len(sequence.known) - sequence.computed
+    size = machine.pool.block_size
+    boundary = size - sequence.computed % size
+    return sequence.seq, max(1, min(left, boundary + draw(st.sampled_from((0, 1, -1, size)))))
+
+
+@st.composite
+def _cut(draw: DrawFn) -> tuple[int, int]:
+    """A sequence that has computed something, and a length to truncate it to."""
+    machine: CacheMachine = draw(st.runner())
+    sequence = _pick(draw, machine, _holds)
+    return sequence.seq, draw(strategies.lengths(machine.pool.block_size, sequence.computed))
+
+
+@st.composite
+def _acceptance(draw: DrawFn) -> tuple[int, int]:
+    """A sequence whose drafts were computed, and how many of them are accepted."""
+    machine: CacheMachine = draw(st.runner())
+    sequence = _pick(draw, machine, _drafted)
+    assert sequence.out is not None
+    return sequence.seq, draw(st.integers(0, len(sequence.out.drafts)))
+
+
+@st.composite
+def _continued(draw: DrawFn, ready: Ready, strategy: Callable[[CacheMachine, int], SearchStrategy[Tokens]]) -> tuple[int, Tokens]:
+    """A ready sequence, and tokens to follow what it knows."""
+    machine: CacheMachine = draw(st.runner())
+    seq = _pick(draw, machine, ready).seq
+    return seq, draw(strategy(machine, seq))
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Random programs on the cache of `adapter`, beside the spec."""
+
+    adapter: ClassVar[type]
+    """The adapter under test; a subclass sets it."""
+
+    live = Bundle("live")
+    """Sequences that were admitted or forked. One that `release` finished leaves; one that was cancelled in flight stays, and what is run
+    on it is skipped.
+    """
+    forked = Bundle("forked")
+    """Children of forks, live or not."""
+    released = Bundle("released")
+    """Sequences that were finally released (or refused to be)."""
+
+    lockstep: Lockstep
+    """The driver; it exists once the pool was drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        target = getattr(type(self), "adapter", None)
+        if not isinstance(target, type):
+            raise TypeError(f"{type(self).__qualname__} has no adapter; set the class attribute `adapter` to your CacheAdapter subclass.")
+        self.target = target
+        self.claims: Capabilities = _claims(target)
+        self.said: list[Tokens] = []
+        """The last prompts and drafts of this program."""
+        self.spaces: tuple[Namespace, ...] = ()
+        """The namespaces of this program, unequal but easily confused."""
+        self.alphabet: Tokens = strategies.ALPHABET
+        self.seqs = 0
+        self.failures = 0
+        """Extends that found no room since anything was last let go."""
+        self._over = True
+
+    # -- what a subclass may change --------------------------------------------------------------------------------------------------------
+
+    def pools(self) -> SearchStrategy[Pool]:
+        """The pool of a program."""
+        return strategies.pools(self.claims)
+
+    def prompts(self) -> SearchStrategy[Tokens]:
+        """The prompt of a new request."""
+        room = self.pool.num_blocks * self.pool.block_size
+        most = min(strategies.PROMPT_BLOCKS * self.pool.block_size, room + 1)
+        return strategies.prompts(block_size=self.pool.block_size, most=most, said=self.said, alphabet=self.alphabet)
+
+    def namespaces(self) -> SearchStrategy[tuple[Namespace, ...]]:
+        """The namespaces that the requests of a program have."""
+        return strategies.colliding_namespaces(self.claims.namespace_fields)
+
+    def drafts(self, seq: int) -> SearchStrategy[Tokens]:
+        """Draft tokens for a sequence, or tokens to append to it: often what followed the same tokens elsewhere."""
+        known = tuple(self.lockstep.spec.live[seq].known)
+        likely = next((said[len(known) :] for said in reversed(self.said) if len(said) > len(known) and said[: len(known)] == known), ())
+        return strategies.drafts(block_size=self.pool.block_size, likely=likely, alphabet=self.alphabet)
+
+    # -- running operations ----------------------------------------------------------------------------------------------------------------
+
+    def do(self, op: Op) -> bool:
+        """Run one operation on cache and spec; False if it was skipped. Raises LawBroken with the program so far, or AdapterFault."""
+        try:
+            return self._note(op, self.lockstep.do(op))
+        except LawBroken as broken:
+            self._over = True
+            violation = broken.violation
+            target = f"{self.target.__module__}:{self.target.__qualname__}"
+            program = program_source(self.lockstep.ops, target, num_blocks=self.pool.num_blocks, block_size=self.pool.block_size)
+            raise _broken_type(violation.law)(violation, program) from None
+        except BaseException:
+            self._over = True
+            raise
+
+    def _note(self, op: Op, ran: bool) -> bool:
+        """Remember whether the pool seems to be full."""
+        if not ran:
+            return False
+        if isinstance(op, Extend):
+            sequence = self.lockstep.spec.live.get(op.seq)
+            self.failures = self.failures + 1 if sequence is None or sequence.out is None else 0
+        elif isinstance(op, Release | Truncate | EndStep | SwapOut):
+            self.failures = 0
+        return True
+
+    def new_seq(self) -> int:
+        """A sequence number that was never used."""
+        self.seqs += 1
+        return self.seqs - 1
+
+    def _admit(self, prompt: Tokens, namespace: Namespace) -> int:
+        seq = self.new_seq()
+        self._say(prompt)
+        self.do(Admit(seq, prompt, namespace))
+        return seq
+
+    def _say(self, said: Tokens) -> None:
+        self.said.append(said)
+        del self.said[:-SAID]
+
+    def _run(self, seq: int) -> None:
+        """Extend a sequence by all that it knows and commit it, with a step between where the cache has steps."""
+        sequence = self.lockstep.spec.live.get(seq)
+        if sequence is None or not _behind(sequence):
+            return
+        self.do(Extend(seq, len(sequence.known) - sequence.computed))
+        if sequence.out is not None:
+            if self.claims.steps:
+                self._finish_steps()
+            self.do(Commit(seq))
+
+    def _finish_steps(self) -> None:
+        """Launch what waits, and end every step."""
+        self.do(BeginStep())
+        for _ in list(self.lockstep.spec.steps):
+            self.do(EndStep())
+
+    def _crowded(self) -> bool:
+        """Whether another sequence is one too many."""
+        return len(self.lockstep.spec.live) >= MAX_LIVE
+
+    def _may_launch(self) -> bool:
+        """Whether a pass waits for a step, and there may be another one."""
+        spec = self.lockstep.spec
+        return len(spec.steps) < MAX_OPEN_STEPS and any(not out.launched for out in spec.passes)
+
+    def _full(self) -> bool:
+        """Whether the pool seems to be full."""
+        return self.failures >= RETRIES
+
+    def _welcome(self) -> bool:
+        """Whether another sequence may come and be computed."""
+        return not self._crowded() and not self._full()
+
+    def _last(self) -> Op | None:
+        return self.lockstep.ops[-1] if self.lockstep.ops else None
+
+    def _matchable(self) -> list[int]:
+        """Blocks that may be matchable: those the cache's books call cached, or else those that are held."""
+        spec = self.lockstep.spec
+        return sorted(spec.seen.books.cached or spec.owners)
+
+    def teardown(self) -> None:
+        """Drain: device work ends, everyone lets go, and the whole pool is allocated again."""
+        if self._over:
+            return
+        self._over = True
+        for op in drain(random.Random(len(self.lockstep.ops)), self.lockstep.spec, self.new_seq()):
+            self.do(op)
+
+    @initialize(
+        pool=_of_machine(lambda machine: machine.pools()),
+        spaces=_of_machine(lambda machine: machine.namespaces()),
+        alphabet=st.sampled_from(strategies.ALPHABETS),
+    )
+    def start(self, pool: Pool, spaces: tuple[Namespace, ...], alphabet: Tokens) -> None:
+        """A fresh cache."""
+        self.pool, self.spaces, self.alphabet = pool, spaces, alphabet
+        self.lockstep = Lockstep(self.target, num_blocks=pool.num_blocks, block_size=pool.block_size, capabilities=self.claims)
+        self._over = False
+
+    # -- requests --------------------------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: not self._crowded())
+    @rule(
+        target=live,
+        prompt=_of_machine(lambda machine: machine.prompts()),
+        namespace=_of_machine(lambda machine: st.sampled_from(machine.spaces)),
+    )
+    def admit(self, prompt: Tokens, namespace: Namespace) -> int:
+        """A request arrives, often a lookalike of an earlier one."""
+        return self._admit(prompt, namespace)
+
+    @precondition(lambda self: self._welcome())
+    @rule(
+        target=live,
+        prompt=_of_machine(lambda machine: machine.prompts()),
+        namespace=_of_machine(lambda machine: st.sampled_from(machine.spaces)),
+    )
+    def serve(self, prompt: Tokens, namespace: Namespace) -> int:
+        """A request arrives and its prompt is computed at once."""
+        seq = self._admit(prompt, namespace)
+        self._run(seq)
+        return seq
+
+    @precondition(lambda self: len(self.spaces) > 1 and len(self.said) > 0 and self._welcome())
+    @rule(target=live, namespace=_of_machine(lambda machine: st.sampled_from(machine.spaces)))
+    def same_prompt_elsewhere(self, namespace: Namespace) -> int:
+        """Equal content under a namespace that may be unequal."""
+        seq = self._admit(self.said[-1], namespace)
+        self._run(seq)
+        return seq
+
+    @precondition(lambda self: self._welcome())
+    @rule(target=live, beyond=st.integers(-1, 1))
+    def exhaust(self, beyond: int) -> int:
+        """A prompt that takes all the room that the tables leave, or a token less, or one more: extends fail in the middle."""
+        spec = self.lockstep.spec
+        groups = len(spec.block_sizes)
+        left = max(1, (spec.usable - len(spec.owners)) // groups * min(spec.block_sizes) + beyond)
+        seq = self._admit(tuple(self.alphabet[position % len(self.alphabet)] for position in range(left)), self.spaces[0])
+        if not self.do(Extend(seq, left)):
+            event("the exhausting extend was skipped")
+        return seq
+
+    # -- prefix ----------------------------------------------------------------------------------------------------------------------------
+
+    @when(_fresh, "prefix")
+    @rule(seq=_sequence(_fresh))
+    def match(self, seq: int) -> None:
+        """How much could be reused?"""
+        self.do(Match(seq))
+
+    @when(_fresh, "prefix")
+    @rule(seq=_sequence(_fresh), last=st.integers(1, 3))
+    def match_evict_extend(self, seq: int, last: int) -> None:
+        """A match goes stale before it is adopted: blocks are evicted, or a rival takes room, between the two."""
+        self.do(Match(seq))
+        if not self.do(Evict(tuple(self._matchable()[-last:]))):
+            live = self.lockstep.spec.live.values()
+            rival = next((one.seq for one in live if one.seq != seq and _behind(one)), None)
+            if rival is not None:
+                self._run(rival)
+        self._run(seq)
+
+    @precondition(lambda self: len(self._matchable()) > 0)
+    @claimed("evict")
+    @rule(blocks=_of_machine(lambda machine: st.lists(st.sampled_from(machine._matchable()), min_size=1, max_size=3, unique=True)))
+    def evict(self, blocks: list[int]) -> None:
+        """Some blocks become unmatchable, held ones included."""
+        self.do(Evict(tuple(blocks)))
+
+    @precondition(lambda self: not isinstance(self._last(), Reset | None))
+    @claimed("reset")
+    @rule()
+    def reset(self) -> None:
+        """Everything becomes unmatchable, or the cache says that it cannot be."""
+        event(f"reset while {'held' if self.lockstep.spec.owners else 'empty'}")
+        self.do(Reset())
+
+    # -- passes ----------------------------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: not self._full())
+    @when(_behind)
+    @rule(seq=_sequence(_behind))
+    def extend(self, seq: int) -> None:
+        """Room for all that is known."""
+        sequence = self.lockstep.spec.live[seq]
+        self.do(Extend(seq, len(sequence.known) - sequence.computed))
+
+    @precondition(lambda self: not self._full())
+    @when(_behind)
+    @rule(room=_room())
+    def extend_to_boundary(self, room: tuple[int, int]) -> None:
+        """A chunk that ends at a block boundary, or one token beside it."""
+        self.do(Extend(*room))
+
+    @precondition(lambda self: not self._full())
+    @when(_holds, "drafts")
+    @rule(drafted=_continued(_holds, lambda machine, seq: machine.drafts(seq)))
+    def speculate(self, drafted: tuple[int, Tokens]) -> None:
+        """Room for what is known, a sampled token at least, and for drafts."""
+        self._speculate(*drafted)
+
+    @precondition(lambda self: not self._full())
+    @when(_holds, "drafts")
+    @rule(drafted=_continued(_holds, lambda machine, seq: machine.drafts(seq)), accepted=st.integers(0, 3))
+    def speculate_and_verify(self, drafted: tuple[int, Tokens], accepted: int) -> None:
+        """A whole round of speculative decoding: none, some or all of the drafts are accepted."""
+        sequence = self._speculate(*drafted)
+        if sequence.out is not None:
+            if self.claims.steps:
+                self._finish_steps()
+            self.do(Commit(sequence.seq, min(accepted, len(sequence.out.drafts))))
+
+    def _speculate(self, seq: int, drafts: Tokens) -> Sequence:
+        sequence = self.lockstep.spec.live[seq]
+        if not _behind(sequence):
+            self.do(Append(seq, drafts[:1]))
+            drafts = drafts[1:] or drafts
+        self._say((*sequence.known, *drafts))
+        self.do(Extend(seq, max(1, len(sequence.known) - sequence.computed), drafts))
+        return sequence
+
+    @when(_finished)
+    @rule(seq=_sequence(_finished))
+    def commit(self, seq: int) -> None:
+        """The pass is done, and every draft is rejected."""
+        self.do(Commit(seq, 0))
+
+    @when(_drafted, "drafts")
+    @rule(seq=_sequence(_drafted))
+    def accept_all(self, seq: int) -> None:
+        """The pass is done, and every draft is accepted."""
+        out = self.lockstep.spec.live[seq].out
+        self.do(Commit(seq, len(out.drafts) if out else 0))
+
+    @when(_drafted, "drafts")
+    @rule(accepted=_acceptance())
+    def accept(self, accepted: tuple[int, int]) -> None:
+        """The pass is done, and some drafts are accepted."""
+        self.do(Commit(*accepted))
+
+    @when(_idle)
+    @rule(added=_continued(_idle, lambda machine, seq: machine.drafts(seq)))
+    def append(self, added: tuple[int, Tokens]) -> None:
+        """Tokens become known: sampled, or the next turn of the user."""
+        seq, more = added
+        self.do(Append(seq, more))
+        self._say(tuple(self.lockstep.spec.live[seq].known))
+
+    @precondition(lambda self: not self._full())
+    @when(_idle)
+    @rule(added=_continued(_idle, lambda machine, seq: machine.drafts(seq)))
+    def decode(self, added: tuple[int, Tokens]) -> None:
+        """A token becomes known and room is made for it."""
+        seq, more = added
+        self.do(Append(seq, more[:1]))
+        sequence = self.lockstep.spec.live[seq]
+        self.do(Extend(seq, len(sequence.known) - sequence.computed))
+
+    @precondition(lambda self: not self._full())
+    @when(_idle)
+    @rule(added=_continued(_idle, lambda machine, seq: machine.drafts(seq)))
+    def turn(self, added: tuple[int, Tokens]) -> None:
+        """The next turn of the user, computed at once."""
+        seq, more = added
+        self.do(Append(seq, more))
+        self._say(tuple(self.lockstep.spec.live[seq].known))
+        self._run(seq)
+
+    @when(_holds, "truncate")
+    @rule(cut=_cut())
+    def truncate(self, cut: tuple[int, int]) -> None:
+        """Roll back to a length near a block boundary."""
+        self.do(Truncate(*cut))
+
+    @when(_holds, "truncate")
+    @rule(seq=_sequence(_holds))
+    def truncate_to_each_boundary(self, seq: int) -> None:
+        """Roll back block by block, down to the first."""
+        size = self.pool.block_size
+        for length in range((self.lockstep.spec.live[seq].computed - 1) // size * size, 0, -size):
+            self.do(Truncate(seq, length))
+
+    # -- forks -----------------------------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: not self._crowded())
+    @when(_idle, "fork")
+    @rule(targets=(live, forked), parent=_sequence(_idle))
+    def fork(self, parent: int) -> int | MultipleResults[int]:
+        """A sequence becomes two."""
+        return self._fork(parent)
+
+    @precondition(lambda self: not self._crowded())
+    @claimed("fork")
+    @rule(targets=(live, forked), parent=forked, length=st.integers(1, MAX_CHAIN))
+    def fork_chain(self, parent: int, length: int) -> MultipleResults[int]:
+        """Forks of forks, so that one tail has many holders."""
+        children: list[int] = []
+        for _ in range(length):
+            child = self.new_seq()
+            if not self.do(Fork(parent, child)) or child not in self.lockstep.spec.live:
+                break
+            children.append(child)
+            parent = child
+        return multiple(*children)
+
+    def _fork(self, parent: int) -> int | MultipleResults[int]:
+        child = self.new_seq()
+        self.do(Fork(parent, child))
+        return child if child in self.lockstep.spec.live else multiple()
+
+    # -- letting go ------------------------------------------------------------------------------------------------------------------------
+
+    @rule(target=released, seq=consumes(live), reason=st.sampled_from(FINAL_REASONS))
+    def release(self, seq: int, reason: ReleaseReason) -> int:
+        """A sequence is gone, whatever it was doing."""
+        self.do(Release(seq, reason))
+        return seq
+
+    @rule(seq=live)
+    def preempt(self, seq: int) -> None:
+        """A sequence lets go of everything, but stays known."""
+        self.do(Release(seq, "preempt"))
+
+    @when(_in_flight)
+    @rule(seq=_sequence(_in_flight), reason=st.sampled_from(FINAL_REASONS))
+    def release_in_flight(self, seq: int, reason: ReleaseReason) -> None:
+        """A sequence is cancelled before its pass is committed."""
+        self.do(Release(seq, reason))
+
+    @rule(seq=released, reason=st.sampled_from(("finish", "preempt")))
+    def release_again(self, seq: int, reason: ReleaseReason) -> None:
+        """A second release changes nothing."""
+        self.do(Release(seq, reason))
+
+    # -- device work -----------------------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.claims.steps and self._may_launch())
+    @rule()
+    def begin_step(self) -> None:
+        """Device work is launched for whatever was extended."""
+        self.do(BeginStep())
+
+    @precondition(lambda self: len(self.lockstep.spec.steps) > 0)
+    @rule()
+    def end_step(self) -> None:
+        """The oldest device work has finished."""
+        self.do(EndStep())
+
+    @when(_in_flight, "steps")
+    @rule()
+    def finish_steps(self) -> None:
+        """All passes are launched, run and are committed."""
+        self._finish_steps()
+        for seq in [sequence.seq for sequence in self.lockstep.spec.live.values() if _finished(sequence)]:
+            self.do(Commit(seq))
+
+    # -- the slower tier -------------------------------------------------------------------------------------------------------------------
+
+    @when(_holds, "swap")
+    @rule(seq=_sequence(_holds))
+    def swap_out(self, seq: int) -> None:
+        """A sequence moves to the slower tier."""
+        self.do(SwapOut(seq))
+
+    @when(_swapped, "swap")
+    @rule(seq=_sequence(_swapped))
+    def swap_in(self, seq: int) -> None:
+        """A sequence moves back."""
+        self.do(SwapIn(seq))
+
+
+@functools.cache
+def _claims(target: type) -> Capabilities:
+    """The capabilities of an adapter, read once. Raises AdapterFault."""
+    return read_capabilities(target)
+
+
+@functools.cache
+def cache_machine(adapter: type) -> type[CacheMachine]:
+    """The state machine for `adapter`; its `TestCase` is what pytest and unittest run."""
+    return type(f"{adapter.__name__}Machine", (CacheMachine,), {"adapter": adapter, "__module__": adapter.__module__})
+
+
+# -- running it from a program -------------------------------------------------------------------------------------------------------------
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The first thing that a run of the machine found: one of `violation`, `fault` and `hang`, and the whole program that showed it."""
+
+    ops: tuple[Op, ...]
+    num_blocks: int
+    block_size: int
+    violation: Violation | None = None
+    fault: str = ""
+    hang: str = ""
+
+
+class _Stop(BaseException):
+    """Ends a captured run at once. Not an Exception: Hypothesis must pass it on instead of calling it a failing example."""
+
+    def __init__(self, found: Found | None = None) -> None:
+        super().__init__()
+        self.found = found
+
+
+class _Capture:
+    """What a captured run has done."""
+
+    def __init__(self, deadline: float | None) -> None:
+        self.deadline = deadline
+        self.programs = 0
+        self.operations = 0
+        self.exercised: Counter[str] = Counter()
+        self.machine: CacheMachine | None = None
+
+    def found(self, *, violation: Violation | None = None, fault: str = "", hang: str = "") -> Found | None:
+        """What the current program showed."""
+        lockstep = getattr(self.machine, "lockstep", None)
+        if lockstep is None:
+            return Found((), 1, 1, violation, fault, hang)
+        return Found(tuple(lockstep.ops), lockstep.num_blocks, lockstep.block_size, violation, fault, hang)
+
+    def count(self) -> None:
+        """Add the current program to the totals, once."""
+        lockstep = getattr(self.machine, "lockstep", None)
+        self.machine = None
+        if lockstep is not None:
+            self.programs += 1
+            self.operations += len(lockstep.ops)
+            self.exercised.update(lockstep.spec.exercised)
+
+
+def run_machine(
+    adapter: type, *, seed: int, examples: int, steps: int, deadline: float | None = None, op_seconds: float = OP_SECONDS
+) -> tuple[int, int, Counter[str], Found | None]:
+    """Run up to `examples` programs of up to `steps` rules each, the same ones for the same `seed`; stop at the first find or at `deadline`
+    (monotonic clock).
+
+    Nothing is shrunk, stored or printed. Returns the number of programs and of operations, how often each law was exercised, and the find.
+    Never raises for what the cache or its adapter do.
+    """
+    capture = _Capture(deadline)
+    try:
+        with time_limit(op_seconds):
+            _run_captured(cache_machine(adapter), capture, seed, examples, steps)
+        found = None
+    except _Stop as stop:
+        found = stop.found
+    except AdapterFault as fault:
+        found = capture.found(fault=str(fault))
+    except Hung as hung:
+        found = capture.found(hang=str(hung))
+    capture.count()
+    return capture.programs, capture.operations, capture.exercised, found
+
+
+def _run_captured(machine_type: type[CacheMachine], capture: _Capture, seed: int, examples: int, steps: int) -> None:
+    captured = _captured(machine_type)
+
+    @seeded(seed)
+    def factory() -> CacheMachine:
+        return captured(capture)
+
+    quiet = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        phases=[Phase.generate],
+        print_blob=False,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+    )
+    try:
+        run_state_machine_as_test(factory, settings=quiet)  # type: ignore[arg-type]
+    except (Flaky, Unsatisfiable):
+        # The cache chose differently in an equal situation, or no example ran to its end: neither breaks a law, and what ran was counted.
+        return
+
+
+@functools.cache
+def _captured(machine_type: type[CacheMachine]) -> Callable[[_Capture], CacheMachine]:
+    """The same machine, counting what it does and stopping the run at the first find."""
+
+    class Captured(machine_type):  # type: ignore[misc, valid-type]
+        def __init__(self, capture: _Capture) -> None:
+            super().__init__()
+            capture.count()
+            capture.machine = self
+            self.capture = capture
+
+        def do(self, op: Op) -> bool:
+            capture = self.capture
+            if capture.deadline is not None and time.monotonic() > capture.deadline:
+                self._over = True
+                raise _Stop
+            try:
+                return bool(self._note(op, self.lockstep.do(op)))
+            except LawBroken as broken:
+                self._over = True
+                raise _Stop(capture.found(violation=broken.violation)) from None
+            except AdapterFault as fault:
+                self._over = True
+                raise _Stop(capture.found(fault=str(fault))) from None
+            except BaseException:
+                self._over = True
+                raise
+
+    return Captured

@@ -1,0 +1,128 @@
+"""Finding the adapter that a name means, and saying what is wrong with one that means none."""
+
+import sys
+
+import pytest
+
+from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
+from kvproof.targets import BUILT_IN, BadTarget, find_target
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """A current directory of its own; what is imported from it is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def complaint(name):
+    with pytest.raises(BadTarget) as caught:
+        find_target(name)
+    message = str(caught.value)
+    assert message[0].isupper() or message[0] in "'/" or message.startswith(name.partition(":")[0])
+    assert message.endswith((".", "?"))
+    assert "\n" not in message
+    return message
+
+
+def test_built_in_targets():
+    found = [find_target(name) for name in BUILT_IN]
+
+    assert found == [ProductionAdapter, HybridAdapter, SynchronousAdapter]
+
+
+def test_module_in_the_current_directory(place):
+    (place / "homemade_kv.py").write_text("class Outer:\n    class Adapter: pass\n")
+
+    assert find_target("homemade_kv:Outer").__name__ == "Outer"
+    assert find_target("homemade_kv:Outer.Adapter").__qualname__ == "Outer.Adapter"
+
+
+def test_file_with_a_neighbour(place):
+    (place / "sub").mkdir()
+    (place / "sub" / "neighbour_kv.py").write_text("class Base: pass\n")
+    (place / "sub" / "file_kv.py").write_text("from neighbour_kv import Base\nclass Adapter(Base): pass\n")
+
+    found = find_target("sub/file_kv.py:Adapter")
+
+    assert found.__mro__[1].__name__ == "Base"
+    assert find_target("sub/file_kv.py:Adapter") is found
+    assert sys.modules[found.__module__].Adapter is found
+
+
+def test_file_whose_name_is_taken(place):
+    (place / "json.py").write_text("class Adapter: pass\n")
+
+    assert find_target("json.py:Adapter").__name__ == "Adapter"
+    assert not hasattr(sys.modules["json"], "Adapter")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("prodution", "did you mean production?"),
+        ("zzz", "write module:Class, path/to/file.py:Class, or one of production, production-hybrid, production-sync."),
+        ("kv.py", "names no class; write kv.py:Adapter"),
+        ("kv.py:", "names no class; write kv.py:Adapter"),
+        (":Adapter", "write module:Class"),
+        ("no_such_kv:Adapter", "There is no module 'no_such_kv'"),
+        ("json.no_such:Adapter", "There is no module 'json.no_such'"),
+        ("no_such_kv.py:Adapter", "The file no_such_kv.py does not exist"),
+        ("a b:Adapter", "is not the name of a module"),
+        ("..x:Adapter", "is not the name of a module"),
+        ("json:Adapter", "json has no Adapter; it has no class that derives from kvproof.CacheAdapter."),
+        ("json:loads", "json:loads is of type function, not a class"),
+        ("kvproof.impl.production.adapter:Adapter", "its adapters are ProductionAdapter, HybridAdapter, SynchronousAdapter."),
+    ],
+)
+def test_names_that_mean_nothing(name, words):
+    assert words in complaint(name)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("x = 1\ny = x / 0\n", "raised ZeroDivisionError: division by zero, at {path}:2"),
+        ("def f(:\n", "raised SyntaxError: invalid syntax, at {path}:1"),
+        ("import not_installed_kv\n", "raised ModuleNotFoundError: No module named 'not_installed_kv', at {path}:1"),
+        ("raise SystemExit(0)\n", "raised SystemExit: 0, at {path}:1"),
+        ("raise RuntimeError\n", "raised RuntimeError, at {path}:1"),
+        ("raise ValueError('first line\\nsecond line')\n", "raised ValueError: first line, at {path}:1"),
+    ],
+)
+@pytest.mark.parametrize("name", ["raising_kv:Adapter", "raising_kv.py:Adapter"])
+def test_module_that_raises(place, source, words, name):
+    path = place / "raising_kv.py"
+    path.write_text(source)
+
+    assert words.format(path=path) in complaint(name)
+    assert "raising_kv" not in sys.modules
+
+
+def test_interrupt_passes(place):
+    (place / "interrupted_kv.py").write_text("raise KeyboardInterrupt\n")
+
+    with pytest.raises(KeyboardInterrupt):
+        find_target("interrupted_kv.py:Adapter")
+
+
+def test_seeded_bugs(monkeypatch):
+    module = type(sys)("kvproof.fuzz.bugs")
+    module.__spec__ = object()
+    module.BUGS = {"leak": type("Bug", (), {"adapter": ProductionAdapter})()}
+    monkeypatch.setitem(sys.modules, "kvproof.fuzz.bugs", module)
+
+    assert find_target("bug:leak") is ProductionAdapter
+    assert "did you mean leak?" in complaint("bug:leek")
+    assert "they are leak." in complaint("bug:zzz")
+
+
+def test_seeded_bugs_without_a_registry(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    assert "this installation has no kvproof.fuzz.bugs" in complaint("bug:leak")
