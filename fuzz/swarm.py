@@ -146,7 +146,7 @@ class Swarm:
         for maker, (claimed, weight) in optional.items():
             if claimed:
                 weights[maker] = weight * rng.choice((0, 0.3, 1, 1, 2))
-        self._draft_rate = rng.choice((0, 0.3, 0.8)) if caps.drafts else 0.0
+        self._draft_rate = rng.choice((0, 0.5, 0.9)) if caps.drafts else 0.0
         self._step_rate = rng.choice((0.15, 0.4, 0.7))
         chosen = [maker for maker, weight in weights.items() if weight]
         return chosen, [weights[maker] for maker in chosen]

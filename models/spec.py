@@ -305,7 +305,7 @@ class Spec:
         out.finished = not self.capabilities.steps
         if not self.capabilities.steps:
             checks.mirror(self, [out])
-        self._use(sequence)
+        self._use(sequence, before)
 
     def _commit(self, op: Commit, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
         sequence = self.live[op.seq]
@@ -319,7 +319,7 @@ class Spec:
         sequence.out = None
         self._finish(out)
         self._take_blocks(sequence, before, sequence.computed, set())
-        self._use(sequence, certainly=True)
+        self._use(sequence, before, certainly=True)
         if rejected:
             self.exercised["rejection-forgets"] += 1
 
@@ -348,7 +348,7 @@ class Spec:
         self._take_blocks(child, before, child.computed, targets, shared)
         # The copies of a fork are queued at once: whatever is queued later comes after them.
         self.memory.run(Work(tuple(grant.zeroed), tuple((source, target) for _, source, target in grant.copies)), launched=True)
-        self._use(child)
+        self._use(child, before)
         self.exercised["fork-shares-then-diverges"] += 1
 
     def _release(self, op: Release, outcome: Outcome, before: Seen) -> None:
@@ -396,7 +396,7 @@ class Spec:
     def _swap_out(self, op: SwapOut, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
         sequence = self.live[op.seq]
         sequence.saved = tuple(
-            tuple((p, self.memory.slots[slot]) for p in self.readable(sequence, g) if (slot := self.slot(g, table, p)) is not None)
+            tuple((p, self.memory.slots[slot]) for p in range(sequence.computed) if (slot := self.slot(g, table, p)) is not None)
             for g, table in enumerate(before.tables[op.seq])
         )
         sequence.swapped = True
@@ -414,7 +414,7 @@ class Spec:
                     writes.append((slot, content))
         self.memory.run(Work(writes=tuple(writes)), launched=True)
         sequence.saved = ()
-        self._use(sequence)
+        self._use(sequence, before)
         self.exercised["swap-round-trip"] += 1
 
     # -- pieces of meanings -----------------------------------------------------------------------------------------------------------------------
@@ -550,12 +550,16 @@ class Spec:
                     stale.add(self.memory.block_of(slot))
         return stale
 
-    def _use(self, sequence: Sequence, *, certainly: bool = False) -> None:
-        """The sequence touches its blocks now; what it holds may be published (again).
+    def _use(self, sequence: Sequence, before: Seen, *, certainly: bool = False) -> None:
+        """The sequence touches its blocks now; what it holds, or held until now, may be published (again).
 
         Only at a commit is every notion of recency bound to call that a use: a cache may stamp blocks when work is done, not when it is asked for.
         """
         self._seen_content(sequence, sequence.computed)
+        for table in before.tables.get(sequence.seq, ()):
+            for block in table:
+                if block is not None:
+                    self.memory.forgotten.pop(block, None)
         for table in self.tables(sequence):
             for block in table:
                 if block is not None:

@@ -399,7 +399,7 @@ class CacheMachine(RuleBasedStateMachine):
         self._run(seq)
         return seq
 
-    @precondition(lambda self: self._welcome())
+    @precondition(lambda self: self._welcome() and len(self.lockstep.spec.live) in (1, 2))
     @rule(target=live, beyond=st.integers(-1, 1))
     def exhaust(self, beyond: int) -> int:
         """A prompt that takes all the room that the tables leave, or a token less, or one more: extends fail in the middle."""

@@ -60,8 +60,8 @@ SMALL_BLOCK: Final = 4
 MAX_BLOCKS: Final = 12
 """Pools are small, so that reuse, eviction and exhaustion happen within a few operations."""
 
-PROMPT_BLOCKS: Final = 4
-"""Prompts fill up to this many blocks: the shortest known prefix confusions need two or three."""
+PROMPT_BLOCKS: Final = 3
+"""Prompts fill up to this many blocks: the known prefix confusions need two or three, and more fill a small pool at once."""
 
 MAX_LIVE: Final = 6
 """Sequences alive at once: ownership bugs need two or three, and more crowd the pool for no new situation."""
