@@ -182,9 +182,7 @@ def run_seed(search: Search, seed: str, tally: Tally) -> Found | None:
     lockstep: Lockstep | None = None
     try:
         with time_limit(search.op_seconds):
-            lockstep = Lockstep(
-                search.target, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=search.capabilities
-            )
+            lockstep = Lockstep(search.target, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=search.capabilities)
             _drive(Swarm(rng, search.capabilities, num_blocks=config.num_blocks, block_size=config.block_size), lockstep, rng)
     except LawBroken as broken:
         return _found(search, seed, config, lockstep, "violation", violation=broken.violation)
@@ -345,7 +343,9 @@ class Gathering:
         if self.fault.kind == "fault":
             program = shrink_fault(program, search.target, op_seconds=search.op_seconds)
             return program.fault, program
-        shrinker = Shrinker(search.target, lambda result: bool(result.hang), seconds=FINAL_SHRINK_SECONDS, op_seconds=HANG_SHRINK_OP_SECONDS)
+        shrinker = Shrinker(
+            search.target, lambda result: bool(result.hang), seconds=FINAL_SHRINK_SECONDS, op_seconds=HANG_SHRINK_OP_SECONDS
+        )
         best = _shrink_hang(shrinker, program)
         return f"{_last_call(best)} hung: {program.fault}.", best
 
@@ -398,7 +398,9 @@ def _receive(search: Search, gathering: Gathering, running: dict[Connection, tup
         except EOFError:
             process.join()
             if process.exitcode:
-                gathering.died = f"A worker process died with exit code {process.exitcode} in or soon after program {seed}; the target crashed it."
+                gathering.died = (
+                    f"A worker process died with exit code {process.exitcode} in or soon after program {seed}; the target crashed it."
+                )
             del running[ready]
             continue
         if isinstance(message, Crash):
@@ -410,7 +412,9 @@ def _receive(search: Search, gathering: Gathering, running: dict[Connection, tup
         if time.monotonic() - heard > patience:
             process.kill()
             del running[connection]
-            gathering.died = f"A worker process gave no sign of life for {patience:.0f} s in or soon after program {seed}; the target blocks it."
+            gathering.died = (
+                f"A worker process gave no sign of life for {patience:.0f} s in or soon after program {seed}; the target blocks it."
+            )
     gathering.tell("swarm")
 
 

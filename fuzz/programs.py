@@ -52,7 +52,9 @@ def read_program(path: Path) -> Program:
     except msgspec.DecodeError as error:
         raise BadFile(f"{path} is not a kvproof program ({error}); it is JSON with the keys kvproof, target, config and ops.") from error
     if version != FORMAT:
-        raise BadFile(f"{path} has format version {version}, and this kvproof reads version {FORMAT}; record the program again with this release.")
+        raise BadFile(
+            f"{path} has format version {version}, and this kvproof reads version {FORMAT}; record the program again with this release."
+        )
     try:
         return msgspec.json.decode(text, type=Program)
     except msgspec.DecodeError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, TypeAlias
 
 import msgspec
@@ -125,7 +126,9 @@ def shrink(program: Program, target: type, *, seconds: float = SHRINK_SECONDS, o
 def shrink_fault(program: Program, target: type, *, seconds: float = SHRINK_SECONDS, op_seconds: float = OP_SECONDS) -> Program:
     """The simplest program found that shows a fault of the adapter of the same kind (the same call, the same complaint)."""
     kind = _kind_of_fault(program.fault)
-    shrinker = Shrinker(target, lambda result: bool(result.fault) and _kind_of_fault(result.fault) == kind, seconds=seconds, op_seconds=op_seconds)
+    shrinker = Shrinker(
+        target, lambda result: bool(result.fault) and _kind_of_fault(result.fault) == kind, seconds=seconds, op_seconds=op_seconds
+    )
     best = shrinker.shrink(Candidate(program.config, program.ops))
     if shrinker.result is None:
         return program
@@ -161,7 +164,7 @@ def _shorter(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
         for start in range(length - run_length, -1, -max(1, run_length // 2)):
             yield _with(best, best.ops[:start] + best.ops[start + run_length :])
         run_length //= 2
-    if length <= 24:  # noqa: PLR2004 -- pairs are quadratic: only for what is short already
+    if length <= 24:
         for i in range(length):
             for j in range(i + 1, length):
                 yield _with(best, best.ops[:i] + best.ops[i + 1 : j] + best.ops[j + 1 :])
@@ -209,10 +212,10 @@ def _plainer(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
     """One namespace instead of several, fewer fields, plain reasons, fewer distinct tokens."""
     spaces = {op.namespace for op in best.ops if isinstance(op, Admit)} - {NO_NAMESPACE}
     for space in sorted(spaces, key=repr):
-        yield _map(best, lambda op, s=space: _in_namespace(op, s, NO_NAMESPACE))
+        yield _map(best, partial(_in_namespace, old=space, new=NO_NAMESPACE))
         for field in space.__struct_fields__:
             if getattr(space, field) is not None:
-                yield _map(best, lambda op, s=space, f=field: _in_namespace(op, s, msgspec.structs.replace(s, **{f: None})))
+                yield _map(best, partial(_in_namespace, old=space, new=msgspec.structs.replace(space, **{field: None})))
     for i, op in enumerate(best.ops):
         if isinstance(op, Release) and op.reason != "finish":
             yield _put(best, i, Release(op.seq, "finish"))
@@ -220,7 +223,7 @@ def _plainer(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
     for new, old in enumerate(tokens):
         for smaller in (0, 1, new):
             if smaller < old:
-                yield _map(best, lambda op, o=old, s=smaller: _retoken(op, o, s))
+                yield _map(best, partial(_retoken, old=old, new=smaller))
 
 
 def _smaller_values(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
@@ -240,28 +243,18 @@ def _renumbered(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
 
 
 def _smaller(op: Op) -> Iterator[Op]:
-    if isinstance(op, Admit):
-        for tokens in _shorter_tokens(op.prompt):
-            if tokens:
-                yield msgspec.structs.replace(op, prompt=tokens)
-    elif isinstance(op, Append):
-        for tokens in _shorter_tokens(op.tokens):
-            if tokens:
-                yield Append(op.seq, tokens)
+    if isinstance(op, Admit | Append):
+        field = "prompt" if isinstance(op, Admit) else "tokens"
+        yield from (msgspec.structs.replace(op, **{field: tokens}) for tokens in _shorter_tokens(_tokens(op)) if tokens)
     elif isinstance(op, Extend):
-        for tokens in _shorter_tokens(op.drafts):
-            yield Extend(op.seq, op.count, tokens)
-        for count in _below(op.count, 1):
-            yield Extend(op.seq, count, op.drafts)
+        yield from (msgspec.structs.replace(op, drafts=tokens) for tokens in _shorter_tokens(op.drafts))
+        yield from (msgspec.structs.replace(op, count=count) for count in _below(op.count, 1))
     elif isinstance(op, Commit):
-        for accepted in _below(op.accepted, 0):
-            yield Commit(op.seq, accepted)
+        yield from (msgspec.structs.replace(op, accepted=accepted) for accepted in _below(op.accepted, 0))
     elif isinstance(op, Truncate):
-        for length in _below(op.length, 1):
-            yield Truncate(op.seq, length)
+        yield from (msgspec.structs.replace(op, length=length) for length in _below(op.length, 1))
     elif isinstance(op, Evict) and len(op.blocks) > 1:
-        for i in range(len(op.blocks)):
-            yield Evict(op.blocks[:i] + op.blocks[i + 1 :])
+        yield from (Evict(op.blocks[:i] + op.blocks[i + 1 :]) for i in range(len(op.blocks)))
 
 
 def _shorter_tokens(tokens: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

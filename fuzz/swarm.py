@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from kvproof.models.capabilities import Capabilities
@@ -52,13 +52,13 @@ class Config:
     """The pool that one program runs on."""
 
     def __init__(self, rng: random.Random, capabilities: Capabilities) -> None:
-        sizes = [size for size in capabilities.block_sizes if size <= 4] or [min(capabilities.block_sizes)]  # noqa: PLR2004
-        self.block_size = rng.choice(sizes) if rng.random() < 0.95 else rng.choice(list(capabilities.block_sizes))  # noqa: PLR2004
+        sizes = [size for size in capabilities.block_sizes if size <= 4] or [min(capabilities.block_sizes)]
+        self.block_size = rng.choice(sizes) if rng.random() < 0.95 else rng.choice(list(capabilities.block_sizes))
         least = 1 + len(capabilities.groups) + len(capabilities.null_blocks)
         most = capabilities.max_blocks if rng.random() < 1 / 16 else MAX_BLOCKS
         nulls = max(capabilities.null_blocks, default=-1) + 1
         tight = rng.randint(least, max(least, most))
-        self.num_blocks = min(max(tight if rng.random() < 0.7 else most, nulls + 1), capabilities.max_blocks)  # noqa: PLR2004
+        self.num_blocks = min(max(tight if rng.random() < 0.7 else most, nulls + 1), capabilities.max_blocks)
 
 
 class Swarm:
@@ -93,11 +93,11 @@ class Swarm:
         if self.length <= 0:
             return self._probe(spec)
         while self._plan and self.rng.random() < 0.9:
-            op = self._plan.popleft()
-            if spec.enabled(op):
+            planned = self._plan.popleft()
+            if spec.enabled(planned):
                 self.length -= 1
-                return op
-        if any(deferral.work_touches for deferral in spec.deferrals) and self.rng.random() < 0.4:  # noqa: PLR2004
+                return planned
+        if any(deferral.work_touches for deferral in spec.deferrals) and self.rng.random() < 0.4:
             op = self._while_retiring(spec)
             if op is not None and spec.enabled(op):
                 self.length -= 1
@@ -117,9 +117,9 @@ class Swarm:
         self._probes -= 1
         if self._probing is not None:
             seq, self._probing = self._probing, None
-            return Match(seq) if self._probes % 4 or len(spec.live[seq].known) > 64 else Extend(seq, len(spec.live[seq].known))  # noqa: PLR2004
+            return Match(seq) if self._probes % 4 or len(spec.live[seq].known) > 64 else Extend(seq, len(spec.live[seq].known))
         rng = self.rng
-        prompt = self._suspicion() if self._beliefs and rng.random() < 0.6 else self._prompt()  # noqa: PLR2004
+        prompt = self._suspicion() if self._beliefs and rng.random() < 0.6 else self._prompt()
         self._probing = self.next_seq
         self.next_seq += 1
         return Admit(self._probing, (*prompt, self._token()), rng.choice(self._namespaces))
@@ -154,11 +154,11 @@ class Swarm:
     def _draw_namespaces(self) -> list[Namespace]:
         fields = sorted(self.capabilities.namespace_fields)
         rng = self.rng
-        if not fields or rng.random() < 0.3:  # noqa: PLR2004
+        if not fields or rng.random() < 0.3:
             return [Namespace()]
-        spaces = [Namespace()] if rng.random() < 0.5 else []  # noqa: PLR2004
+        spaces = [Namespace()] if rng.random() < 0.5 else []
         style = rng.choice(("one", "shift", "concat", "any"))
-        a, b = (rng.sample(fields, 2) if len(fields) > 1 else (fields[0], fields[0]))
+        a, b = rng.sample(fields, 2) if len(fields) > 1 else (fields[0], fields[0])
         word = rng.choice(WORDS)
         if style == "one":
             spaces += [Namespace(**{a: word}), Namespace(**{a: rng.choice(WORDS)})]
@@ -167,14 +167,16 @@ class Swarm:
         elif style == "concat" and a != b:
             spaces += [Namespace(**{a: "a", b: "ba"}), Namespace(**{a: "ab", b: "a"})]
         else:
-            spaces += [Namespace(**{f: rng.choice(WORDS) for f in rng.sample(fields, rng.randint(1, min(3, len(fields))))}) for _ in range(2)]
+            spaces += [
+                Namespace(**{f: rng.choice(WORDS) for f in rng.sample(fields, rng.randint(1, min(3, len(fields))))}) for _ in range(2)
+            ]
         return spaces
 
     def _while_retiring(self, spec: Spec) -> Op | None:
         """A sequence was released in flight and its blocks wait: try what could take them too early."""
         makers = [self._extend, self._admit]
         makers += [self._evict] if self.capabilities.evict else []
-        makers += [self._reset] if self.capabilities.reset and self.rng.random() < 0.3 else []  # noqa: PLR2004
+        makers += [self._reset] if self.capabilities.reset and self.rng.random() < 0.3 else []
         return self.rng.choice(makers)(spec)
 
     # -- tokens -------------------------------------------------------------------------------------------------------------------------------------
@@ -189,23 +191,27 @@ class Swarm:
         """A number of tokens, mostly at or beside a block boundary, at least 1."""
         rng = self.rng
         blocks = max(1, most // self.block_size)
-        length = rng.randint(0, min(blocks, 4)) * self.block_size + rng.choice((-1, 0, 0, 1, 1, 2)) if rng.random() < 0.8 else rng.randint(1, most)  # noqa: PLR2004
+        length = (
+            rng.randint(0, min(blocks, 4)) * self.block_size + rng.choice((-1, 0, 0, 1, 1, 2))
+            if rng.random() < 0.8
+            else rng.randint(1, most)
+        )
         return max(1, min(length, most))
 
     def _prompt(self) -> Tokens:
         rng = self.rng
         room = self.num_blocks * self.block_size
-        most = room + self.block_size if rng.random() < 0.1 else max(2, min(room, self._blocks_at_once * self.block_size))  # noqa: PLR2004
-        if not self._said or rng.random() > (0.8 if self.capabilities.prefix else 0.3):  # noqa: PLR2004
+        most = room + self.block_size if rng.random() < 0.1 else max(2, min(room, self._blocks_at_once * self.block_size))
+        if not self._said or rng.random() > (0.8 if self.capabilities.prefix else 0.3):
             return self._tokens(self._length(most))
-        if self._beliefs and rng.random() < 0.25:  # noqa: PLR2004
+        if self._beliefs and rng.random() < 0.25:
             return self._suspicion()
         base = rng.choice(self._said[-12:])
         habit = rng.random()
-        if habit < 0.35:  # noqa: PLR2004
+        if habit < 0.35:
             return base + self._tokens(rng.choice((0, 1, 1, self.block_size)))
         cut = base[: self._length(len(base))]
-        if habit < 0.6:  # noqa: PLR2004
+        if habit < 0.6:
             return cut + self._tokens(rng.choice((0, 1, self.block_size)))
         return self._mutate(base)[:most] + self._tokens(rng.choice((0, 1)))
 
@@ -226,7 +232,9 @@ class Swarm:
         elif self._family == "sum" and i != j:
             new[i], new[j] = new[i] + 1, max(0, new[j] - 1)
         elif self._family == "poly" and i != j:
-            new[i], new[j] = (new[i] + 1, new[j] - self._base) if new[j] >= self._base else (max(0, new[i] - 1), new[j] + self._base * (new[i] > 0))
+            new[i], new[j] = (
+                (new[i] + 1, new[j] - self._base) if new[j] >= self._base else (max(0, new[i] - 1), new[j] + self._base * (new[i] > 0))
+            )
         elif self._family == "wide":
             new[i] += rng.choice((256, 65536, 1 << 20))
         elif self._family == "text" and i != j:
@@ -238,7 +246,7 @@ class Swarm:
     def _continuation(self, sequence: Sequence, count: int) -> Tokens:
         """Tokens to follow what `sequence` knows: often what followed it in another sequence."""
         known = tuple(sequence.known)
-        if self.rng.random() < 0.5:  # noqa: PLR2004
+        if self.rng.random() < 0.5:
             for said in reversed(self._said[-12:]):
                 if len(said) > len(known) and said[: len(known)] == known:
                     return said[len(known) : len(known) + count]
@@ -247,7 +255,7 @@ class Swarm:
     # -- operations -----------------------------------------------------------------------------------------------------------------------------------
 
     def _admit(self, spec: Spec) -> Op | None:
-        if len(spec.live) >= self._live and self.rng.random() < 0.95:  # noqa: PLR2004
+        if len(spec.live) >= self._live and self.rng.random() < 0.95:
             return None
         op = Admit(self.next_seq, self._prompt(), self.rng.choice(self._namespaces))
         self.next_seq += 1
@@ -260,7 +268,7 @@ class Swarm:
             step = self._step(spec)
             if step is not None:
                 return step
-        if self.rng.random() < 0.5:  # noqa: PLR2004
+        if self.rng.random() < 0.5:
             return self._commit(spec)
         op = self._extend(spec)
         if isinstance(op, Extend) and self.rng.random() < self._whole_passes:
@@ -271,19 +279,19 @@ class Swarm:
 
     def _step(self, spec: Spec) -> Op | None:
         waiting = any(not out.launched for out in spec.passes)
-        if waiting and self.rng.random() < 0.7:  # noqa: PLR2004
+        if waiting and self.rng.random() < 0.7:
             return BeginStep()
         if spec.steps:
             return EndStep()
-        return BeginStep() if self.rng.random() < 0.1 else None  # noqa: PLR2004
+        return BeginStep() if self.rng.random() < 0.1 else None
 
     def _match(self, spec: Spec) -> Op | None:
-        if self.rng.random() < 0.3:  # noqa: PLR2004
+        if self.rng.random() < 0.3:
             sequence = self._pick(s for s in spec.live.values() if s.computed == 0 and s.path[-1] in spec.hits)
             if sequence is not None:
                 return Match(sequence.seq)
         sequence = self._pick(s for s in spec.live.values() if s.computed == 0)
-        return sequence and Match(sequence.seq)
+        return None if sequence is None else Match(sequence.seq)
 
     def _extend(self, spec: Spec) -> Op | None:
         sequence = self._pick(s for s in spec.live.values() if s.out is None and s.computed < len(s.known))
@@ -291,9 +299,9 @@ class Swarm:
             return None
         left = len(sequence.known) - sequence.computed
         habit = self.rng.random()
-        if habit < 0.5:  # noqa: PLR2004
+        if habit < 0.5:
             count = left
-        elif habit < 0.8:  # noqa: PLR2004
+        elif habit < 0.8:
             count = self.block_size - sequence.computed % self.block_size + self.rng.choice((-1, 0, 0, 1))
         else:
             count = self.rng.randint(1, left)
@@ -304,7 +312,7 @@ class Swarm:
             self._said.append((*sequence.known, *drafts))
         op = Extend(sequence.seq, count, drafts)
         waiting = self._pick(s for s in spec.live.values() if s.computed == 0 and s is not sequence)
-        if self.capabilities.prefix and waiting is not None and spec.exhausted(op) and self.rng.random() < 0.5:  # noqa: PLR2004
+        if self.capabilities.prefix and waiting is not None and spec.exhausted(op) and self.rng.random() < 0.5:
             # What fails must change nothing, not even what another sequence could match.
             self._plan.clear()
             self._plan += [op, Match(waiting.seq)]
@@ -333,7 +341,7 @@ class Swarm:
         del self._beliefs[:-8]
 
     def _append(self, spec: Spec) -> Op | None:
-        sequence = self._pick(s for s in spec.live.values() if s.out is None and (s.computed == len(s.known) or self.rng.random() < 0.1))  # noqa: PLR2004
+        sequence = self._pick(s for s in spec.live.values() if s.out is None and (s.computed == len(s.known) or self.rng.random() < 0.1))
         if sequence is None:
             return None
         tokens = self._continuation(sequence, self.rng.choice((1, 1, 1, 2, self.block_size, self.block_size + 1)))
@@ -346,14 +354,14 @@ class Swarm:
         if sequence is None:
             return None
         length = self._length(sequence.computed)
-        if self.rng.random() < 0.3:  # noqa: PLR2004 -- what a cache that keeps forgotten tokens would believe after the next append
+        if self.rng.random() < 0.3:
             self._believe(sequence, tuple(sequence.known))
         return Truncate(sequence.seq, length)
 
     def _fork(self, spec: Spec) -> Op | None:
         if len(spec.live) > MAX_LIVE:
             return None
-        parent = self._pick(s for s in spec.live.values() if s.out is None and (s.computed or self.rng.random() < 0.1))  # noqa: PLR2004
+        parent = self._pick(s for s in spec.live.values() if s.out is None and (s.computed or self.rng.random() < 0.1))
         if parent is None:
             return None
         self.next_seq += 1
@@ -361,27 +369,29 @@ class Swarm:
 
     def _release(self, spec: Spec) -> Op | None:
         sequence = self._pick(spec.live.values())
-        return sequence and Release(sequence.seq, self.rng.choice(RELEASE_REASONS))
+        return None if sequence is None else Release(sequence.seq, self.rng.choice(RELEASE_REASONS))
 
     def _release_again(self, spec: Spec) -> Op | None:
         sequence = self._pick(s for s in spec.sequences.values() if s.gone or (s.computed == 0 and s.out is None))
-        return sequence and Release(sequence.seq, self.rng.choice(RELEASE_REASONS))
+        return None if sequence is None else Release(sequence.seq, self.rng.choice(RELEASE_REASONS))
 
     def _evict(self, spec: Spec) -> Op | None:
         rng = self.rng
         likely = sorted(spec.seen.books.cached or spec.owners)
-        blocks = likely if likely and rng.random() < 0.8 else range(self.num_blocks)  # noqa: PLR2004
+        blocks = likely if likely and rng.random() < 0.8 else range(self.num_blocks)
         return Evict(tuple(rng.sample(blocks, min(len(blocks), rng.choice((1, 1, 2, 3))))))
 
-    def _reset(self, spec: Spec) -> Op | None:  # noqa: ARG002
+    def _reset(self, spec: Spec) -> Op | None:
         return Reset()
 
     def _swap(self, spec: Spec) -> Op | None:
         sequence = self._pick(s for s in spec.live.values() if s.computed and s.out is None)
-        return sequence and (SwapIn(sequence.seq) if sequence.swapped else SwapOut(sequence.seq))
+        if sequence is None:
+            return None
+        return SwapIn(sequence.seq) if sequence.swapped else SwapOut(sequence.seq)
 
-    def _pick(self, among: object) -> Sequence | None:
-        found = list(among)  # type: ignore[call-overload]
+    def _pick(self, among: Iterable[Sequence]) -> Sequence | None:
+        found = list(among)
         return self.rng.choice(found) if found else None
 
 

@@ -35,7 +35,7 @@ class Waiver(msgspec.Struct, frozen=True):
     reference: str
 
 
-class BadWaivers(ValueError):  # noqa: N818 -- it accuses the file, and reads so where it is caught
+class BadWaivers(ValueError):
     """A waiver file that cannot be used: one sentence that names the cause and the mend."""
 
 

@@ -55,7 +55,7 @@ _PLAIN: Final = frozenset({int, type(None)})
 POLICIES: Final = ("lru", "tight", "exact", "rewrites")
 
 
-class AdapterFault(Exception):  # noqa: N818 -- it accuses the adapter, and reads so in a report
+class AdapterFault(Exception):
     """The adapter does not keep the contract; the cache behind it was not judged."""
 
 
@@ -105,7 +105,7 @@ def _check_method(target: type, method: str, why: str) -> None:
         raise AdapterFault(f"{target.__qualname__}.{method} is {_a(found)}, not a method.")
 
 
-def _check_capabilities(name: str, claimed: Capabilities) -> None:
+def _check_capabilities(name: str, claimed: Any) -> None:  # noqa: ANN401 -- a struct that was built, not validated
     def fail(what: str) -> AdapterFault:
         return AdapterFault(f"{name}.capabilities(): {what}.")
 
@@ -116,6 +116,8 @@ def _check_capabilities(name: str, claimed: Capabilities) -> None:
     if not claimed.groups:
         raise fail("groups is empty; a cache has at least one group of layers")
     for group in claimed.groups:
+        if not isinstance(group, Group):
+            raise fail(f"groups holds {_a(group)}; it must hold kvproof.Group")
         _check_group(fail, group)
     unknown = sorted(set(claimed.namespace_fields) - set(NAMESPACE_FIELDS))
     if unknown:
@@ -131,9 +133,7 @@ def _check_capabilities(name: str, claimed: Capabilities) -> None:
         raise fail(f"capacity is {_a(claimed.capacity)}; give a number, a function of num_blocks, or None")
 
 
-def _check_group(fail: Callable[[str], AdapterFault], group: object) -> None:
-    if not isinstance(group, Group):
-        raise fail(f"groups holds {_a(group)}; it must hold kvproof.Group")
+def _check_group(fail: Callable[[str], AdapterFault], group: Any) -> None:  # noqa: ANN401 -- a struct that was built, not validated
     if group.kind in ("compressed", "state"):
         raise fail(f"the group kind {group.kind!r} is not driven yet; full and sliding_window are")
     if group.kind not in ("full", "sliding_window"):
@@ -330,11 +330,13 @@ class Checked:
             raise AdapterFault(f"{call_of(op)} returned {_a(grant)}; it must return kvproof.Grant.")
         copies = []
         for copy in self._iterable(op, "Grant.copies", grant.copies):
-            if not isinstance(copy, tuple | list) or len(copy) != 3:  # noqa: PLR2004 -- (group, source, destination)
+            if not isinstance(copy, tuple | list) or len(copy) != 3:
                 raise AdapterFault(f"{call_of(op)}: Grant.copies holds {copy!r}; each copy is (group, source block, destination block).")
             group = _index(copy[0])
             if group is None or not 0 <= group < self.groups:
-                raise AdapterFault(f"{call_of(op)}: Grant.copies names group {copy[0]!r}, but there are {self.groups} groups, numbered from 0.")
+                raise AdapterFault(
+                    f"{call_of(op)}: Grant.copies names group {copy[0]!r}, but there are {self.groups} groups, numbered from 0."
+                )
             copies.append((group, self._block("Grant.copies", copy[1]), self._block("Grant.copies", copy[2])))
         zeroed = tuple(self._block("Grant.zeroed", block) for block in self._iterable(op, "Grant.zeroed", grant.zeroed))
         return Grant(tuple(copies), zeroed, self._count(op, "Grant.adopted", grant.adopted))

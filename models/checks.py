@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvproof.models.spec import Outcome, Spec
 
 
-class Broken(Exception):  # noqa: N818 -- a verdict, not a fault of ours
+class Broken(Exception):
     """A law does not hold."""
 
     def __init__(self, law: str, reason: str) -> None:
@@ -231,7 +231,7 @@ def failure_changes_nothing(spec: Spec, op: Op, before: Seen) -> None:
 def no_spurious_exhaustion(spec: Spec, op: Extend) -> None:
     """OutOfBlocks is true: a sequence that is alone fits if the pool could hold it; `exact` caches use every free or evictable block."""
     sequence = spec.live[op.seq]
-    alone = set(e[0] for entries in spec.owners.values() for e in entries) <= {op.seq} and not spec.passes
+    alone = _holders(spec) <= {op.seq} and not spec.passes
     need = _need(spec, sequence, op)
     have = sum(len(table) for table in spec.tables(sequence))
     if alone and need <= spec.usable:
@@ -256,24 +256,32 @@ def no_spurious_exhaustion(spec: Spec, op: Extend) -> None:
 
 def whole_pool_again(spec: Spec, sequence: Sequence) -> None:
     """Count an extend that was given (nearly) the whole pool: the pool holds that much, and nothing leaked."""
-    if set(e[0] for entries in spec.owners.values() for e in entries) <= {sequence.seq} and len(spec.owners) > spec.usable - len(spec.block_sizes):
+    alone = _holders(spec) <= {sequence.seq}
+    if alone and len(spec.owners) > spec.usable - len(spec.block_sizes):
         spec.exercised["no-spurious-exhaustion"] += 1
         spec.exercised["no-leak"] += spec.any_drop
 
 
+def _holders(spec: Spec) -> set[int]:
+    """The sequences that list any block."""
+    return {entry[0] for entries in spec.owners.values() for entry in entries}
+
+
 def _need(spec: Spec, sequence: Sequence, op: Extend) -> int:
-    """The most blocks that a correct cache could want for the sequence: all it knows, and one copy where a tail may have to be copied."""
+    """The most blocks that a correct cache could want for the sequence: room for all it knows, and a copy of each block that it may not write in."""
     first = sequence.computed == 0
     tokens = len(sequence.known) + len(op.drafts)
     if "tight" in spec.capabilities.policy and not first:
         tokens = min(tokens, sequence.computed + op.count + len(op.drafts))
     need = 0
-    for group, size in enumerate(spec.block_sizes):
+    for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
         need += blocks_for(tokens, size)
         if first:
             need += spec.capabilities.prefix and any(True for _ in spec.memory.where(spec.content(sequence, group, 0)))
-        else:
-            need += sequence.computed % size != 0 and (spec.capabilities.prefix or spec.capabilities.fork)
+            continue
+        to_write = table[sequence.computed // size :]
+        need += sum(block is not None and len(spec.owners[block]) > 1 for block in to_write[1:])
+        need += sequence.computed % size != 0 or any(block is not None and len(spec.owners[block]) > 1 for block in to_write[:1])
     return need
 
 
@@ -464,7 +472,10 @@ def _why_not(spec: Spec, expected: int, found: int, block: int | None = None) ->
     if not found:
         twin = _twin(spec, expected)
         if twin is not None:
-            return "hit-same-namespace", f"these tokens were computed only for {_show_namespace(twin)}, not for {_show_namespace(namespace)}"
+            return (
+                "hit-same-namespace",
+                f"these tokens were computed only for {_show_namespace(twin)}, not for {_show_namespace(namespace)}",
+            )
         if expected % groups == 0 or groups == 1:
             return "hit-is-true-prefix", "no sequence ever computed this prefix"
         return "initialised-read", "no sequence ever computed this prefix in that group"
@@ -762,13 +773,15 @@ def _law_for_wrong(spec: Spec, op: Op, before: Seen, sequence: Sequence, group: 
             return special
         index = position // spec.block_sizes[group]
         old = before.tables.get(sequence.seq)
-        moved = old is not None and (old[group][index : index + 1] != spec.tables(sequence)[group][index : index + 1])
-        if isinstance(op, Extend) and moved and old[group]:
+        if (
+            isinstance(op, Extend)
+            and old
+            and old[group]
+            and old[group][index : index + 1] != spec.tables(sequence)[group][index : index + 1]
+        ):
             return "copy-before-write"
     elif isinstance(op, Release):
         return "published-is-committed"
-    elif isinstance(op, SwapIn | Extend) and spec.capabilities.fork and found:
-        return "own-content"
     return "own-content" if found else "initialised-read"
 
 

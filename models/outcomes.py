@@ -8,11 +8,11 @@ from typing import Literal
 import msgspec
 
 
-class OutOfBlocks(Exception):  # noqa: N818 -- the contract's name: it is an answer, not a fault
+class OutOfBlocks(Exception):
     """The cache cannot make the room that was asked for. Nothing has changed."""
 
 
-class Refused(Exception):  # noqa: N818 -- the contract's name: it is an answer, not a fault
+class Refused(Exception):
     """The engine that owns this cache would never do that here. Nothing has changed."""
 
 

@@ -22,7 +22,7 @@ from kvproof.models import checks
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.checks import Broken
 from kvproof.models.layouts import blocks_for, window_low
-from kvproof.models.memory import EMPTY, GhostMemory, Work
+from kvproof.models.memory import GhostMemory, Work
 from kvproof.models.ops import (
     Admit,
     Append,
@@ -39,7 +39,6 @@ from kvproof.models.ops import (
     SwapIn,
     SwapOut,
     Truncate,
-    op_name,
 )
 from kvproof.models.outcomes import Grant, Hit
 from kvproof.models.prefixes import PrefixTree
@@ -65,7 +64,7 @@ class Raised(msgspec.Struct, frozen=True, tag="raised"):
     error: str
 
 
-Outcome: TypeAlias = Hit | Grant | bool | int | None | OutOfBlocksSeen | RefusedSeen | Raised
+Outcome: TypeAlias = Hit | Grant | bool | int | OutOfBlocksSeen | RefusedSeen | Raised | None
 """What an operation answered."""
 
 
@@ -77,7 +76,7 @@ class Violation(msgspec.Struct, frozen=True):
     reason: str
 
 
-class ContractBroken(Exception):  # noqa: N818 -- it accuses the adapter, not the cache
+class ContractBroken(Exception):
     """The adapter answered something that the contract rules out whatever the cache did."""
 
 
@@ -177,7 +176,7 @@ class Spec:
         return self.seen.tables.get(sequence.seq) or ((),) * len(self.block_sizes)
 
     def pins(self) -> Counter[int]:
-        """block -> how many holders besides tables a cache may count: passes out, their copies, and drops deferred until they finish."""
+        """Block -> how many holders besides tables a cache may count: passes out, their copies, and drops deferred until they finish."""
         pins: Counter[int] = Counter()
         if not self.passes and not self.deferrals:
             return pins
@@ -243,7 +242,7 @@ class Spec:
     def _can_release(self, op: Release) -> bool:
         return op.seq in self.sequences
 
-    def _can_begin(self, op: BeginStep) -> bool:  # noqa: ARG002
+    def _can_begin(self, op: BeginStep) -> bool:
         return self.capabilities.steps and len(self.steps) < MAX_OPEN_STEPS
 
     def _can_end(self, op: EndStep) -> bool:
@@ -252,7 +251,7 @@ class Spec:
     def _can_evict(self, op: Evict) -> bool:
         return self.capabilities.evict and any(block in self.universe for block in op.blocks)
 
-    def _can_reset(self, op: Reset) -> bool:  # noqa: ARG002
+    def _can_reset(self, op: Reset) -> bool:
         return self.capabilities.reset
 
     def _can_swap_out(self, op: SwapOut) -> bool:
@@ -265,11 +264,11 @@ class Spec:
 
     # -- meanings -------------------------------------------------------------------------------------------------------------------------------
 
-    def _admit(self, op: Admit, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+    def _admit(self, op: Admit, outcome: Outcome, before: Seen) -> None:
         path = self.tree.path(self.tree.root(op.namespace), op.prompt)
         self._know(Sequence(op.seq, op.namespace, list(op.prompt), path))
 
-    def _match(self, op: Match, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+    def _match(self, op: Match, outcome: Outcome, before: Seen) -> None:
         if not isinstance(outcome, Hit):
             raise ContractBroken("match must return a Hit")
         sequence = self.live[op.seq]
@@ -307,7 +306,7 @@ class Spec:
             checks.mirror(self, [out])
         self._use(sequence, before)
 
-    def _commit(self, op: Commit, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+    def _commit(self, op: Commit, outcome: Outcome, before: Seen) -> None:
         sequence = self.live[op.seq]
         out = sequence.out
         assert out is not None
@@ -323,13 +322,13 @@ class Spec:
         if rejected:
             self.exercised["rejection-forgets"] += 1
 
-    def _append(self, op: Append, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+    def _append(self, op: Append, outcome: Outcome, before: Seen) -> None:
         sequence = self.live[op.seq]
         start = sequence.path[-1] if sequence.path else self.tree.root(sequence.namespace)
         sequence.known.extend(op.tokens)
         sequence.path.extend(self.tree.path(start, op.tokens))
 
-    def _truncate(self, op: Truncate, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+    def _truncate(self, op: Truncate, outcome: Outcome, before: Seen) -> None:
         sequence = self.live[op.seq]
         del sequence.known[op.length :]
         del sequence.path[op.length :]
@@ -369,7 +368,7 @@ class Spec:
             del self.live[op.seq]
         self.exercised["release-once"] += 1
 
-    def _begin(self, op: BeginStep, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+    def _begin(self, op: BeginStep, outcome: Outcome, before: Seen) -> None:
         launched = [out for out in self.passes if not out.launched]
         for out in launched:
             out.launched = True
@@ -377,7 +376,7 @@ class Spec:
         self.steps.append(launched)
         checks.mirror(self, launched)
 
-    def _end(self, op: EndStep, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+    def _end(self, op: EndStep, outcome: Outcome, before: Seen) -> None:
         for out in self.steps.pop(op.step):
             out.finished = True
             if self.live.get(out.seq) is None or self.live[out.seq].out is not out:
@@ -388,12 +387,12 @@ class Spec:
             self.memory.forget(block, "evicted")
         checks.eviction(self, op, before)
 
-    def _reset(self, op: Reset, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+    def _reset(self, op: Reset, outcome: Outcome, before: Seen) -> None:
         for block in self.universe:
             self.memory.forget(block, "reset")
         checks.reset(self)
 
-    def _swap_out(self, op: SwapOut, outcome: Outcome, before: Seen) -> None:  # noqa: ARG002
+    def _swap_out(self, op: SwapOut, outcome: Outcome, before: Seen) -> None:
         sequence = self.live[op.seq]
         sequence.saved = tuple(
             tuple((p, self.memory.slots[slot]) for p in range(sequence.computed) if (slot := self.slot(g, table, p)) is not None)
@@ -497,7 +496,8 @@ class Spec:
         for step in self.steps:
             if out in step:
                 step.remove(out)
-        self.deferrals = [d for d in self.deferrals if any(other in self.passes for other in d.until)]
+        if not self.passes:
+            self.deferrals.clear()
 
     def _take_blocks(
         self, sequence: Sequence, before: Seen, computed: int, filled: set[int], shared: set[int] | frozenset[int] = frozenset()
@@ -598,7 +598,7 @@ class Spec:
             self.memory.forgotten.pop(block, None)
         if self.passes and self.capabilities.steps:
             touches = any(out.launched and block in out.blocks for out in self.passes)
-            self.deferrals.append(Deferral(block, tuple(self.passes), touches))
+            self.deferrals.append(Deferral(block, touches))
 
 
 def _failed(op: Op, outcome: Outcome) -> bool:

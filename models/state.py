@@ -86,10 +86,9 @@ class Sequence(msgspec.Struct, eq=False):
 
 
 class Deferral(msgspec.Struct, eq=False):
-    """A holder let go of a block while device work was out. A cache may count it, or keep the block back, until that work is done."""
+    """A holder let go of a block while device work was out. A cache may go on counting it, or keep the block back, until no work is out."""
 
     block: int
-    until: tuple[Pass, ...]
     work_touches: bool
     """Whether that work itself touches the block, so that it must be kept back."""
 

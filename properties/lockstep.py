@@ -222,7 +222,7 @@ def time_limit(op_seconds: float) -> Iterator[None]:
         nonlocal beats, ticks
         ticks = ticks + 1 if _WATCH.beats == beats else 0
         beats = _WATCH.beats
-        if ticks >= 10:  # noqa: PLR2004 -- ten ticks make op_seconds
+        if ticks >= 10:
             ticks = 0
             raise Hung(f"one operation ran for more than {op_seconds:g} s")
 

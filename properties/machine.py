@@ -74,6 +74,9 @@ from kvproof.properties.strategies import MAX_LIVE, Pool
 SAID: Final = 12
 """How many of the last prompts and drafts are remembered, to cut lookalikes from."""
 
+DOUBTS: Final = 4
+"""How many suspicions are remembered: older ones are mostly overwritten by then."""
+
 MAX_CHAIN: Final = 3
 """Forks of forks in one rule: with three holders of a tail every off-by-one in its count has shown."""
 
@@ -234,6 +237,10 @@ class CacheMachine(RuleBasedStateMachine):
         self.claims: Capabilities = _claims(target)
         self.said: list[Tokens] = []
         """The last prompts and drafts of this program."""
+        self.suspicions: list[tuple[Namespace, Tokens]] = []
+        """What a cache that keeps rejected drafts or truncated tokens would believe to hold: `suspect` asks for it."""
+        self._drafted: dict[int, Tokens] = {}
+        """The drafts of the passes that are out."""
         self.spaces: tuple[Namespace, ...] = ()
         """The namespaces of this program, unequal but easily confused."""
         self.alphabet: Tokens = strategies.ALPHABET
@@ -287,9 +294,24 @@ class CacheMachine(RuleBasedStateMachine):
         if isinstance(op, Extend):
             sequence = self.lockstep.spec.live.get(op.seq)
             self.failures = self.failures + 1 if sequence is None or sequence.out is None else 0
+            self._drafted[op.seq] = op.drafts
+        elif isinstance(op, Commit):
+            self._doubt_commit(op.seq, self._drafted.pop(op.seq, ()), op.accepted)
         elif isinstance(op, Release | Truncate | EndStep | SwapOut):
             self.failures = 0
         return True
+
+    def _doubt_commit(self, seq: int, drafts: Tokens, accepted: int) -> None:
+        """Remember what a cache that mixes up accepted and rejected drafts would believe."""
+        known = tuple(self.lockstep.spec.live[seq].known)
+        before = known[: len(known) - accepted]
+        for wrong in dict.fromkeys((drafts, drafts[accepted:], drafts[len(drafts) - accepted :])):
+            if wrong != drafts[: len(wrong)] or len(wrong) > accepted:
+                self._doubt(seq, before + wrong)
+
+    def _doubt(self, seq: int, believed: Tokens) -> None:
+        self.suspicions.append((self.lockstep.spec.live[seq].namespace, believed))
+        del self.suspicions[:-DOUBTS]
 
     def new_seq(self) -> int:
         """A sequence number that was never used."""
@@ -412,6 +434,16 @@ class CacheMachine(RuleBasedStateMachine):
         return seq
 
     # -- prefix ----------------------------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.suspicions) > 0 and not self._crowded())
+    @claimed("prefix")
+    @rule(target=live, which=st.integers(0, DOUBTS - 1), token=st.integers(0, 1))
+    def suspect(self, which: int, token: int) -> int:
+        """Somebody asks for what was rejected or rolled back, and one token more: it must not be found."""
+        namespace, believed = self.suspicions[-1 - which % len(self.suspicions)]
+        seq = self._admit((*believed, self.alphabet[token]), namespace)
+        self.do(Match(seq))
+        return seq
 
     @when(_fresh, "prefix")
     @rule(seq=_sequence(_fresh))
@@ -541,7 +573,9 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(cut=_cut())
     def truncate(self, cut: tuple[int, int]) -> None:
         """Roll back to a length near a block boundary."""
-        self.do(Truncate(*cut))
+        seq, length = cut
+        self._doubt(seq, tuple(self.lockstep.spec.live[seq].known))
+        self.do(Truncate(seq, length))
 
     @when(_holds, "truncate")
     @rule(seq=_sequence(_holds))
@@ -684,11 +718,12 @@ class _Capture:
         self.exercised: Counter[str] = Counter()
         self.machine: CacheMachine | None = None
 
-    def found(self, *, violation: Violation | None = None, fault: str = "", hang: str = "") -> Found | None:
+    def found(self, *, violation: Violation | None = None, fault: str = "", hang: str = "") -> Found:
         """What the current program showed."""
         lockstep = getattr(self.machine, "lockstep", None)
         if lockstep is None:
-            return Found((), 1, 1, violation, fault, hang)
+            pool = getattr(self.machine, "pool", Pool(1, 1))
+            return Found((), pool.num_blocks, pool.block_size, violation, fault, hang)
         return Found(tuple(lockstep.ops), lockstep.num_blocks, lockstep.block_size, violation, fault, hang)
 
     def count(self) -> None:
