@@ -48,8 +48,11 @@ FINAL_SHRINK_SECONDS: Final = 8.0
 HANG_SHRINK_OP_SECONDS: Final = 0.5
 """Time limit of an operation while a program that is known to hang is shrunk."""
 
-HYPOTHESIS_SHARE: Final = 0.15
+HYPOTHESIS_SHARE: Final = 0.12
 """Share of its time that each worker gives to the Hypothesis machine. It is several times slower than the swarm, but its bundles lean elsewhere."""
+
+MACHINE_SECONDS: Final = 2.0
+"""Length of one batch of the Hypothesis machine; its first program is always the trivial one, so very short batches waste it."""
 
 SHRINKS_PER_LAW: Final = 6
 """How many programs that break the same law a worker shrinks."""
@@ -209,8 +212,10 @@ def _drive(swarm: Swarm, lockstep: Lockstep, rng: random.Random) -> None:
 def _hypothesis_batch(search: Search, seed: str, tally: Tally) -> Found | None:
     """A few programs of the Hypothesis machine."""
     number = random.Random(seed).getrandbits(32)
-    deadline = min(search.deadline, time.monotonic() + 1.0)
-    programs, operations, exercised, found = run_machine(search.target, seed=number, examples=20, steps=40, deadline=deadline)
+    deadline = min(search.deadline, time.monotonic() + MACHINE_SECONDS)
+    programs, operations, exercised, found = run_machine(
+        search.target, seed=number, examples=60, steps=40, deadline=deadline, op_seconds=search.op_seconds
+    )
     tally.programs += programs
     tally.operations += operations
     tally.exercised.update(exercised)

@@ -81,7 +81,7 @@ LAWS: tuple[Law, ...] = (
         "copy-batch-sound",
         "Ownership",
         "In one grant no block is both source and destination, no destination repeats, and both ends stay held until the copy has run.",
-        needs=(),
+        needs=("fork", "prefix"),
         bugs=(),
     ),
     Law(
