@@ -44,6 +44,12 @@ MAX_BLOCKS: Final = 12
 COLLIDING_BASES: Final = (10, 31, 33, 37, 131, 256, 257, 1000)
 """Multipliers of polynomial hashes seen in caches: adding 1 to a token and taking the base from the next one keeps such a hash."""
 
+STRANGERS: Final = (7, 8, 9)
+"""Tokens of newcomers that should share nothing."""
+
+MAX_SQUEEZE_TOKENS: Final = 128
+"""Longest prompt of a newcomer; a pool that takes more is not worth squeezing."""
+
 WORDS: Final = ("a", "b", "ab", "ba", "aa", "None", "", "1")
 """Namespace values that collide where fields are concatenated, or where None is turned into text."""
 
@@ -58,7 +64,7 @@ class Config:
         most = capabilities.max_blocks if rng.random() < 1 / 16 else MAX_BLOCKS
         nulls = max(capabilities.null_blocks, default=-1) + 1
         tight = rng.randint(least, max(least, most))
-        self.num_blocks = min(max(tight if rng.random() < 0.7 else most, nulls + 1), capabilities.max_blocks)
+        self.num_blocks = min(max(tight if rng.random() < 0.5 else most, nulls + 1), capabilities.max_blocks)
 
 
 class Swarm:
@@ -75,6 +81,7 @@ class Swarm:
         """Everything that any sequence knew or drafted: prompts are cut from it."""
         self._probes = rng.choice((0, 6, 10)) if capabilities.prefix else 0
         self._probing: int | None = None
+        self._squeeze_next = False
         self._plan: deque[Op] = deque()
         """The operations that should follow, if nothing comes between."""
         self._whole_passes = rng.choice((0, 0.3, 0.7))
@@ -97,6 +104,12 @@ class Swarm:
             if spec.enabled(planned):
                 self.length -= 1
                 return planned
+        if self._squeeze_next and not self._plan:
+            self._squeeze_next = False
+            op = self._squeeze(spec)
+            if op is not None:
+                self.length -= 1
+                return op
         if any(deferral.work_touches for deferral in spec.deferrals) and self.rng.random() < 0.4:
             op = self._while_retiring(spec)
             if op is not None and spec.enabled(op):
@@ -131,16 +144,17 @@ class Swarm:
         weights: dict[Callable[[Swarm, Spec], Op | None], float] = {
             Swarm._admit: rng.choice((2, 4, 6)),
             Swarm._advance: rng.choice((8, 14, 20)),
-            Swarm._append: rng.choice((1, 3)),
+            Swarm._append: rng.choice((2, 5, 10)),
             Swarm._release: rng.choice((0.5, 2, 4)),
         }
         optional = {
             Swarm._match: (caps.prefix, 4),
             Swarm._truncate: (caps.truncate, 4),
             Swarm._fork: (caps.fork, 4),
-            Swarm._evict: (caps.evict, 2),
-            Swarm._reset: (caps.reset, 1.5),
+            Swarm._evict: (caps.evict, 1.5),
+            Swarm._reset: (caps.reset, 0.7),
             Swarm._swap: (caps.swap, 5),
+            Swarm._release_and_squeeze: ("lru" in caps.policy, 1.5),
             Swarm._release_again: (True, 0.7),
         }
         for maker, (claimed, weight) in optional.items():
@@ -262,6 +276,20 @@ class Swarm:
         self._said.append(op.prompt)
         return op
 
+    def _squeeze(self, spec: Spec) -> Op | None:
+        """A newcomer that shares nothing and needs a little more than what is free without evicting: what goes first shows the policy."""
+        taken = spec.owners.keys() | spec.fenced().keys()
+        evictable = (spec.seen.books.cached or frozenset()) - taken
+        room = spec.usable - len(taken)
+        blocks = min(room, room - len(evictable) + self.rng.randint(1, max(1, len(evictable))))
+        if blocks < 1 or blocks * self.block_size > MAX_SQUEEZE_TOKENS:
+            return None
+        prompt = tuple(self.rng.choice(STRANGERS) for _ in range(blocks * self.block_size))
+        seq, self.next_seq = self.next_seq, self.next_seq + 1
+        self._plan.clear()
+        self._plan.append(Extend(seq, len(prompt)))
+        return Admit(seq, prompt, self.rng.choice(self._namespaces))
+
     def _advance(self, spec: Spec) -> Op | None:
         """Whatever moves a sequence towards its next token."""
         if self.capabilities.steps and self.rng.random() < self._step_rate:
@@ -332,13 +360,18 @@ class Swarm:
     def _say_mistakes(self, sequence: Sequence, drafts: Tokens, accepted: int) -> None:
         """Remember what a cache that mixes up accepted and rejected drafts would believe."""
         known = tuple(sequence.known)
+        self._learn(sequence, drafts[:accepted])
         for wrong in {drafts, drafts[accepted:], drafts[len(drafts) - accepted :]}:
             if wrong != drafts[: len(wrong)] or len(wrong) > accepted:
                 self._believe(sequence, (*known, *wrong))
 
     def _believe(self, sequence: Sequence, tokens: Tokens) -> None:
         self._beliefs.append((sequence.seq, tokens))
-        del self._beliefs[:-8]
+        del self._beliefs[:-12]
+
+    def _learn(self, sequence: Sequence, tokens: Tokens) -> None:
+        """`sequence` comes to know `tokens`: so it does in the mind of a confused cache."""
+        self._beliefs = [(seq, (*believed, *tokens) if seq == sequence.seq else believed) for seq, believed in self._beliefs]
 
     def _append(self, spec: Spec) -> Op | None:
         sequence = self._pick(s for s in spec.live.values() if s.out is None and (s.computed == len(s.known) or self.rng.random() < 0.1))
@@ -346,8 +379,19 @@ class Swarm:
             return None
         tokens = self._continuation(sequence, self.rng.choice((1, 1, 1, 2, self.block_size, self.block_size + 1)))
         self._said.append((*sequence.known, *tokens))
-        self._beliefs = [(seq, (*believed, *tokens) if seq == sequence.seq else believed) for seq, believed in self._beliefs]
+        self._learn(sequence, tokens)
+        if sequence.computed == len(sequence.known) and self.rng.random() < 0.5:
+            self._plan_pass(sequence, len(tokens), (*sequence.known, *tokens))
         return Append(sequence.seq, tokens)
+
+    def _plan_pass(self, sequence: Sequence, count: int, known: Tokens) -> None:
+        """A pass over all that `sequence` will know then, often with drafts."""
+        drafts: Tokens = ()
+        if sequence.computed and self.rng.random() < self._draft_rate:
+            drafts = self._tokens(self.rng.randint(1, self.block_size + 1))
+            self._said.append((*known, *drafts))
+        self._plan.clear()
+        self._plan.append(Extend(sequence.seq, count, drafts))
 
     def _truncate(self, spec: Spec) -> Op | None:
         sequence = self._pick(s for s in spec.live.values() if s.computed)
@@ -370,6 +414,16 @@ class Swarm:
     def _release(self, spec: Spec) -> Op | None:
         sequence = self._pick(spec.live.values())
         return None if sequence is None else Release(sequence.seq, self.rng.choice(RELEASE_REASONS))
+
+    def _release_and_squeeze(self, spec: Spec) -> Op | None:
+        """Someone lets go of several blocks, in flight or not, and then a newcomer needs some of them: what goes first shows the policy."""
+        sequence = self._pick(s for s in spec.live.values() if s.computed > self.block_size)
+        if sequence is None:
+            return None
+        self._plan.clear()
+        self._plan += [EndStep() for _ in spec.steps]
+        self._squeeze_next = True
+        return Release(sequence.seq, self.rng.choice(RELEASE_REASONS))
 
     def _release_again(self, spec: Spec) -> Op | None:
         sequence = self._pick(s for s in spec.sequences.values() if s.gone or (s.computed == 0 and s.out is None))

@@ -231,7 +231,7 @@ def failure_changes_nothing(spec: Spec, op: Op, before: Seen) -> None:
 def no_spurious_exhaustion(spec: Spec, op: Extend) -> None:
     """OutOfBlocks is true: a sequence that is alone fits if the pool could hold it; `exact` caches use every free or evictable block."""
     sequence = spec.live[op.seq]
-    alone = _holders(spec) <= {op.seq} and not spec.passes
+    alone = _holders(spec) <= {op.seq} and not spec.passes and not spec.steps
     need = _need(spec, sequence, op)
     have = sum(len(table) for table in spec.tables(sequence))
     if alone and need <= spec.usable:
@@ -483,6 +483,12 @@ def _why_not(spec: Spec, expected: int, found: int, block: int | None = None) ->
         "hit-is-true-prefix",
         f"what lies there is position {len(tree.tokens(found // groups)) - 1} of the tokens {_show_tokens(tree.tokens(found // groups))}",
     )
+
+
+def _known_elsewhere(spec: Spec, sequence: Sequence, position: int) -> bool:
+    """Whether another sequence, gone or not, knew the same tokens up to `position`: then a cache may have published what was never computed."""
+    node = sequence.path[position]
+    return any(other is not sequence and other.path[position : position + 1] == [node] for other in spec.sequences.values())
 
 
 def _twin(spec: Spec, expected: int) -> Namespace | None:

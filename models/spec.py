@@ -314,7 +314,7 @@ class Spec:
         self._reject_drafts(out, op.accepted)
         sequence.known.extend(out.drafts[: op.accepted])
         sequence.path.extend(out.path[: op.accepted])
-        sequence.computed = out.known_end + op.accepted
+        sequence.computed = sequence.asked = out.known_end + op.accepted
         sequence.out = None
         self._finish(out)
         self._take_blocks(sequence, before, sequence.computed, set())
@@ -381,6 +381,7 @@ class Spec:
             out.finished = True
             if self.live.get(out.seq) is None or self.live[out.seq].out is not out:
                 self._finish(out)
+        self._forget_deferrals()
 
     def _evict(self, op: Evict, outcome: Outcome, before: Seen) -> None:
         for block in self.universe.intersection(op.blocks):
@@ -413,6 +414,7 @@ class Spec:
                     writes.append((slot, content))
         self.memory.run(Work(writes=tuple(writes)), launched=True)
         sequence.saved = ()
+        sequence.asked = sequence.computed
         self._use(sequence, before)
         self.exercised["swap-round-trip"] += 1
 
@@ -496,8 +498,7 @@ class Spec:
         for step in self.steps:
             if out in step:
                 step.remove(out)
-        if not self.passes:
-            self.deferrals.clear()
+        self._forget_deferrals()
 
     def _take_blocks(
         self, sequence: Sequence, before: Seen, computed: int, filled: set[int], shared: set[int] | frozenset[int] = frozenset()
@@ -596,7 +597,7 @@ class Spec:
             self.let_go[block] = where
         if isinstance(op, Release):
             self.memory.forgotten.pop(block, None)
-        if self.passes and self.capabilities.steps:
+        if self.capabilities.steps and (self.passes or self.steps):
             touches = any(out.launched and block in out.blocks for out in self.passes)
             self.deferrals.append(Deferral(block, touches))
 

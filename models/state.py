@@ -76,7 +76,7 @@ class Sequence(msgspec.Struct, eq=False):
     """Interned prefix of each known position."""
     computed: int = 0
     asked: int = 0
-    """One past the last position that extends have asked room for."""
+    """One past the last position that there must be room for: computed, or asked for by the pass that is out."""
     out: Pass | None = None
     """The pass that was extended and not committed yet."""
     swapped: bool = False
@@ -86,7 +86,7 @@ class Sequence(msgspec.Struct, eq=False):
 
 
 class Deferral(msgspec.Struct, eq=False):
-    """A holder let go of a block while device work was out. A cache may go on counting it, or keep the block back, until no work is out."""
+    """A holder let go of a block while work was out or a step was open. A cache may go on counting it, or keep the block back, until all has drained."""
 
     block: int
     work_touches: bool

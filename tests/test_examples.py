@@ -1,0 +1,62 @@
+"""The examples run, and show what they say."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvproof.cli import main
+from kvproof.models.laws import CACHE_LAWS
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def check(target, tmp_path):
+    return main(["check", target, "--seed", "1", "-n", "1", "--programs", "60", "--budget", "9", "--failures", str(tmp_path)])
+
+
+def python(*arguments):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def test_the_minimal_adapter_holds(tmp_path):
+    assert check("examples/minimal_adapter.py:Adapter", tmp_path) == 0
+
+
+def test_the_double_free_is_found(tmp_path, capsys):
+    assert check("examples/double_free.py:DoubleFree", tmp_path) == 1
+    assert "no-aliasing" in capsys.readouterr().out.rpartition("breaks")[2]
+
+
+def test_the_failure_file_shows_it(capsys):
+    assert main(["replay", "examples/double_free.json"]) == 1
+    assert "no-aliasing breaks again at step 3: Sequence 0 lists block 0 twice." in capsys.readouterr().out
+
+
+def test_replay_as_a_library():
+    ran = python("examples/replay_a_failure.py", "examples/double_free.json")
+
+    assert ran.stderr == ""
+    assert ran.stdout.splitlines()[-3:] == [
+        "3  Extend(seq=0, count=3)       block tables: {0: [0, 0]}",
+        "recorded: no-aliasing",
+        "now:      no-aliasing",
+    ]
+
+
+def test_one_line_in_pytest(tmp_path):
+    ran = python(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "it"), "--kv-budget", "1", "examples/test_my_cache.py"
+    )
+
+    assert ran.returncode == 0, ran.stdout
+    counts = re.findall(r"(\d+) (?:passed|skipped)", ran.stdout.splitlines()[-1])
+    assert sum(map(int, counts)) == len(CACHE_LAWS)
