@@ -26,7 +26,7 @@ from kvproof.fuzz.swarm import Config, Swarm
 from kvproof.fuzz.verdicts import Finding, Report, law_verdicts
 from kvproof.impl.checker import AdapterFault, Hung, read_capabilities
 from kvproof.models.capabilities import Capabilities
-from kvproof.models.laws import LAWS
+from kvproof.models.laws import BY_NAME, LAWS
 from kvproof.models.ops import Op
 from kvproof.models.spec import Violation
 from kvproof.properties.drain import drain
@@ -282,7 +282,14 @@ class Gathering:
         if self._on_progress is not None and (now or elapsed - self._told > REPORT_SECONDS):
             self._told = elapsed
             self._on_progress(
-                Progress(self.total.programs, self.total.operations, elapsed, self.seconds, dict(self.total.exercised), phase)
+                Progress(
+                    self.total.programs,
+                    self.total.operations,
+                    elapsed,
+                    self.seconds,
+                    {law: times for law, times in self.total.exercised.items() if law in BY_NAME},
+                    phase,
+                )
             )
 
     def _take_found(self, found: Found) -> None:

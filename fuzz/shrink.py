@@ -202,7 +202,12 @@ def _smaller_pool(best: Candidate, capabilities: Capabilities) -> Iterator[Candi
     config = best.config
     for blocks in sorted({1, 2, 3, 4, config.num_blocks // 2, config.num_blocks - 1}):
         if 1 <= blocks < config.num_blocks:
-            yield Candidate(PoolConfig(blocks, config.block_size), best.ops)
+            smaller = PoolConfig(blocks, config.block_size)
+            yield Candidate(smaller, best.ops)
+            # Another pool hands out other ids, so an eviction by id must first name them all.
+            everything = Evict(tuple(range(blocks)))
+            if any(isinstance(op, Evict) for op in best.ops):
+                yield Candidate(smaller, tuple(everything if isinstance(op, Evict) else op for op in best.ops))
     for size in sorted(set(capabilities.block_sizes)):
         if size < config.block_size:
             yield Candidate(PoolConfig(config.num_blocks, size), best.ops)
@@ -304,7 +309,7 @@ def _numbers(op: Op) -> int:
     if isinstance(op, Release):
         total += op.reason != "finish"
     if isinstance(op, Evict):
-        total += len(op.blocks)
+        total += len(op.blocks) + sum(op.blocks)
     if isinstance(op, Admit):
         total += sum(getattr(op.namespace, field) is not None for field in op.namespace.__struct_fields__)
     return total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -54,6 +54,14 @@ class Report(msgspec.Struct, frozen=True):
         return {"held": 0, "broken": 1, "error": 2}[self.verdict]
 
 
+NEEDS_BOOKS: Final[dict[str, str]] = {
+    "refcount-equals-holders": "refcounts",
+    "pool-conserved": "free",
+    "ledger-adds-up": "free",
+}
+"""The field of a snapshot without which a law does not apply."""
+
+
 def law_verdicts(capabilities: Capabilities, exercised: dict[str, int], broken: set[str], waived: set[str]) -> dict[str, LawVerdict]:
     """The verdict of every law of a cache, in the order of the law list."""
     verdicts = {}
@@ -61,9 +69,15 @@ def law_verdicts(capabilities: Capabilities, exercised: dict[str, int], broken: 
         times = exercised.get(law.name, 0)
         if law.name in broken:
             verdict: Verdict = "waived" if law.name in waived else "broken"
-        elif not law.applies(capabilities):
+        elif not law.applies(capabilities) or _keeps_no_books(law.name, exercised):
             verdict, times = "not-applicable", 0
         else:
             verdict = "held" if times else "not-exercised"
         verdicts[law.name] = LawVerdict(verdict, times)
     return verdicts
+
+
+def _keeps_no_books(law: str, exercised: dict[str, int]) -> bool:
+    """Whether the cache was run, and its snapshots never had the field that `law` needs."""
+    ran = any(exercised.values())
+    return ran and law in NEEDS_BOOKS and not exercised.get(f"books:{NEEDS_BOOKS[law]}")

@@ -628,6 +628,8 @@ def books(spec: Spec, op: Op) -> None:
     """The cache's own books agree with what its tables show."""
     seen = spec.seen.books
     pins = spec.pins()
+    for field in BOOKS:
+        spec.exercised[f"books:{field}"] += getattr(seen, field) is not None
     if seen.refcounts is not None:
         refcounts(spec, seen.refcounts, pins)
     if seen.free is not None:
@@ -740,6 +742,9 @@ def _why_empty(spec: Spec, block: int) -> tuple[str, str]:
 
 
 # -- shared pieces ------------------------------------------------------------------------------------------------------------------------------------
+
+BOOKS = ("refcounts", "free", "cached")
+"""The fields of a snapshot that laws need; which of them were kept is counted beside the laws, as `books:free` and so on."""
 
 _FORGOTTEN = {"evicted": "eviction-forgets", "reset": "reset-forgets"}
 

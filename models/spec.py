@@ -500,6 +500,11 @@ class Spec:
                 step.remove(out)
         self._forget_deferrals()
 
+    def _forget_deferrals(self) -> None:
+        """Once device work has drained nothing may be kept back; while a step is open, a cache need not know which blocks it touches."""
+        if not self.passes and not self.steps:
+            self.deferrals.clear()
+
     def _take_blocks(
         self, sequence: Sequence, before: Seen, computed: int, filled: set[int], shared: set[int] | frozenset[int] = frozenset()
     ) -> None:

@@ -766,6 +766,21 @@ CASES = [
     ),
     Case(
         "published-is-committed",
+        "a draft is adopted",
+        ("position 2 of sequence 1 in block 1", "a draft that was not accepted yet"),
+        [
+            Do(Admit(0, (1, 2))),
+            Do(Extend(0, 1), tables={0: [0]}),
+            Do(Commit(0)),
+            Do(Extend(0, 1, (3, 4)), tables={0: [0, 1]}),
+            Do(Admit(1, (1, 2, 3, 4, 5))),
+            Do(Extend(1, 1), Grant(adopted=4), tables={1: [0, 1, 2]}),
+        ],
+        {-1: Do(Extend(1, 1), Grant(adopted=2), tables={1: [0, 2]})},
+        {"prefix": True, "drafts": True},
+    ),
+    Case(
+        "published-is-committed",
         "what an abandoned pass would have written is matched",
         ("2 tokens for sequence 1", "in block 0", "abandoned before its launch"),
         [*RUN, Do(Release(0)), Do(Admit(1, (1, 2, 3))), Do(Match(1), Hit(2))],
@@ -794,6 +809,14 @@ CASES = [
         ("2 tokens for sequence 1", "the block that holds position 0 was made unmatchable (evicted)"),
         [*RUN, Do(Evict((0,)), 1), Do(Admit(1, (1, 2, 3))), Do(Match(1), Hit(2))],
         {-1: Do(Match(1), Hit(0))},
+        {"prefix": True, "evict": True},
+    ),
+    Case(
+        "eviction-forgets",
+        "an evicted block is adopted",
+        ("position 0 of sequence 1 in block 0", "made unmatchable (evicted)"),
+        [*RUN, Do(Evict((0,)), 1), Do(Admit(1, (1, 2, 3))), Do(Extend(1, 1), Grant(adopted=2), tables={1: [0, 1]})],
+        {-1: Do(Extend(1, 1), tables={1: [1]})},
         {"prefix": True, "evict": True},
     ),
     Case(

@@ -147,6 +147,12 @@ class TestPublishing:
         assert law(script, **claims) is None
         assert law([*script[:4], *script[-2:]], **claims) == ("eviction-forgets" if isinstance(forget, Evict) else "reset-forgets")
 
+    def test_a_commit_publishes_again_what_leaves_the_window_with_it(self):
+        script = [*out(0, (1, 2, 3), [0, 1, 2], cached=[0, 1, 2]), Do(Evict((0,)), 1, cached=[1, 2])]
+        how = {"groups": WINDOW_2, "block_size": 1, "prefix": True, "evict": True, "snapshot": True}
+        assert law([*script, Do(Commit(0), tables={0: [None, None, 2]}, cached=[0, 1, 2])], **how) is None
+        assert law([*script, *out(1, (9,), [3], cached=[0, 1, 2])], **how) == "eviction-forgets"
+
     def test_a_reset_that_could_not_be_made_forgets_nothing(self):
         script = [*computed(0, (1, 2), [0], cached=[0]), Do(Reset(), answer=False), Do(Admit(1, (1, 2, 3))), Do(Match(1), Hit(2))]
         assert law(script, prefix=True, reset=True, snapshot=True) is None
@@ -359,6 +365,9 @@ class TestTables:
         assert law(fits, capacity=capacity) == "no-spurious-exhaustion"
         assert law(full) == "no-spurious-exhaustion"
         assert law(out(0, (1,), [0], free=[1, 2]), capacity=capacity, snapshot=True) is None
+
+    def test_a_pool_does_not_give_more_than_it_has_whatever_the_capacity(self):
+        assert law([Do(Admit(0, (1,) * 9)), Do(Extend(0, 9), OutOfBlocks())], capacity=99) is None
 
 
 class TestForks:

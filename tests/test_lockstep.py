@@ -196,6 +196,17 @@ def test_an_exception_while_there_is_room_is_a_fault_of_the_adapter():
     assert "extend(0, 3, ()) raised IndexError: nowhere at test_lockstep.py:" in result.fault
 
 
+def test_an_exception_while_there_is_room_is_one_even_if_it_left_its_mark():
+    class Halfway(Toy):
+        def extend(self, seq, count, drafts=()):
+            self.rows[seq].append(self.free.pop())
+            raise IndexError("nowhere")
+
+    result = run(PROGRAM, Halfway, **POOL)
+    assert result.violation is None
+    assert "raised IndexError: nowhere" in result.fault
+
+
 def test_an_exception_without_room_that_left_no_mark_is_a_fault_of_the_adapter():
     result = run([Admit(0, (1,) * 5), Extend(0, 5)], Raising, num_blocks=2, block_size=2)
     assert result.violation is None
