@@ -299,7 +299,7 @@ def _compare_integers(op: Op, builder: Builder) -> PureFunction:
 
 
 @pure("arith.cmpf")
-def _compare_floats(op: Op, builder: Builder) -> PureFunction:
+def _compare_floats(op: Op, _builder: Builder) -> PureFunction:
     predicate = op.text.split()[1].rstrip(",")
     if predicate in ("true", "false"):
         return lambda a, b: np.full(np.broadcast_shapes(a.shape, b.shape), predicate == "true")
