@@ -9,11 +9,16 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import time
+from collections.abc import Collection
+
+import torch
 
 from kvproof.kernels.contract import FEATURES, KernelCapabilities, PagedKernels, validate
 from kvproof.kernels.laws.cases import Case, generate, simpler, sweep
-from kvproof.kernels.laws.judges import LAWS, Judgement, Law
+from kvproof.kernels.laws.giant import check_giant, giant_cases
+from kvproof.kernels.laws.judges import LAWS, SENTENCES, Judgement, Law
 from kvproof.kernels.machine import MachineError
 from kvproof.kernels.report import KernelReport, LawResult
 
@@ -36,25 +41,39 @@ class _Tally:
     first: Case | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How to check. `laws`: names of the only laws to judge; the check ends when all of them are broken."""
+
+    budget_seconds: float = 60.0
+    seed: int = 0
+    laws: frozenset[str] | None = None
+    shrink_seconds: float = SHRINK_SECONDS
+
+
 class _Check:
     """One run over one adapter."""
 
-    def __init__(self, kernels: type[PagedKernels], capabilities: KernelCapabilities, budget_seconds: float, seed: int) -> None:
+    def __init__(self, kernels: type[PagedKernels], capabilities: KernelCapabilities, options: Options) -> None:
+        seed, budget_seconds = options.seed, options.budget_seconds
+        self.options, self.laws = options, [law for law in LAWS if options.laws is None or law.name in options.laws]
         self.kernels, self.capabilities, self.seed = kernels, capabilities, seed
         self.deadline = time.monotonic() + budget_seconds
-        self.tallies = {law.name: _Tally() for law in LAWS}
+        self.tallies = {law.name: _Tally() for law in self.laws}
+        self.wants_giant = options.laws is None or "no-address-overflow" in options.laws
+        self.giant, self.giant_case = _Tally(), ""
         self.cases = self.launches = 0
 
     def run(self) -> None:
         """Cases until the time is up or every law that can be broken is."""
-        import random
-
         least = max(MIN_CASES, len(list(sweep(self.capabilities, random.Random(self.seed)))))
         for case in generate(self.capabilities, self.seed):
+            if self.cases == 1 and self.wants_giant:
+                self.overflow()
             broken = any(tally.case for tally in self.tallies.values())
             if time.monotonic() > self.deadline and (broken or self.cases >= least):
                 return
-            if all(tally.case for tally in self.tallies.values()):
+            if all(tally.case for tally in self.tallies.values()) and (self.giant_case or not self.wants_giant):
                 return
             self.judge(case)
 
@@ -63,7 +82,7 @@ class _Check:
         judgement = Judgement(self.kernels, self.capabilities, case)
         self.cases += 1
         self.launches += judgement.base.launch_count
-        for law in LAWS:
+        for law in self.laws:
             tally = self.tallies[law.name]
             if tally.case is None and law.applies(judgement) and (judgement.base.launch_count or not law.needs_machine):
                 tally.exercised += 1
@@ -72,9 +91,24 @@ class _Check:
                     tally.first = case
                     tally.case, tally.reason = self.shrink(law, case, reason)
 
+    def overflow(self) -> None:
+        """Calls on a pool of the largest declared size; only kernels that the machine runs have addresses to wrap."""
+        if not self.launches:
+            return
+        for case in giant_cases(self.capabilities):
+            try:
+                failure = check_giant(self.kernels, self.capabilities, case)
+            except MemoryError as error:
+                self.giant.reason = str(error)
+                return
+            self.giant.exercised += 1
+            if failure is not None:
+                self.giant.reason, self.giant_case = failure.reason, failure.case
+                return
+
     def shrink(self, law: Law, case: Case, reason: str) -> tuple[Case, str]:
         """Take what can be taken away while the law stays broken."""
-        stop = time.monotonic() + SHRINK_SECONDS
+        stop = time.monotonic() + self.options.shrink_seconds
         progress = True
         while progress:
             progress = False
@@ -96,7 +130,18 @@ class _Check:
 
     def results(self) -> tuple[LawResult, ...]:
         """Verdicts in the order of the laws."""
-        return tuple(self._result(law) for law in LAWS)
+        found = [self._result(law) for law in self.laws]
+        return (*found, self._overflow_result()) if self.wants_giant else tuple(found)
+
+    def _overflow_result(self) -> LawResult:
+        name, tally = "no-address-overflow", self.giant
+        if self.giant_case:
+            return LawResult(name, "broken", tally.exercised, tally.reason, self.giant_case)
+        if not self.launches:
+            return LawResult(name, "not-applicable", reason="no Triton kernel was launched, so no address was seen")
+        if not tally.exercised:
+            return LawResult(name, "not-exercised", reason=tally.reason or "the run ended before it")
+        return LawResult(name, "held", tally.exercised, f"in pools of {self.capabilities.max_pool_bytes} bytes, blocks up to the last")
 
     def _result(self, law: Law) -> LawResult:
         tally = self.tallies[law.name]
@@ -113,8 +158,18 @@ class _Check:
         return LawResult(law.name, "held", tally.exercised)
 
 
-def check_kernels(kernels: type[PagedKernels], budget_seconds: float = 60.0, seed: int = 0) -> KernelReport:
-    """Judge an adapter. Raises nothing that the adapter does: a faulty target is an `error` in the report."""
+def check_kernels(
+    kernels: type[PagedKernels],
+    budget_seconds: float = 60.0,
+    seed: int = 0,
+    *,
+    laws: Collection[str] | None = None,
+    shrink_seconds: float = SHRINK_SECONDS,
+) -> KernelReport:
+    """Judge an adapter, by all laws or only those named. Raises nothing that the adapter does: a faulty target is an `error` in the report."""
+    unknown = set(laws or ()) - set(SENTENCES)
+    if unknown:
+        raise ValueError(f"there is no kernel law called {sorted(unknown)}; the laws are {sorted(SENTENCES)}")
     start = time.monotonic()
     name = f"{kernels.__module__}:{kernels.__qualname__}"
     try:
@@ -122,12 +177,15 @@ def check_kernels(kernels: type[PagedKernels], budget_seconds: float = 60.0, see
         validate(capabilities)
     except (NotImplementedError, ValueError, TypeError) as error:
         return KernelReport(name, (), 0, 0, time.monotonic() - start, seed, str(error))
-    check, problem = _Check(kernels, capabilities, budget_seconds, seed), ""
+    check, problem, threads = _Check(kernels, capabilities, Options(budget_seconds, seed, None if laws is None else frozenset(laws), shrink_seconds)), "", torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         check.run()
     except MachineError as error:
         problem = str(error)
+    finally:
+        torch.set_num_threads(threads)
     results = list(check.results())
-    unknown = sorted(set(capabilities.features) - FEATURES)
-    results += [LawResult(f"feature {feature}", "not-exercised", reason="the suite has no cases for it") for feature in unknown]
+    unclaimed = sorted(set(capabilities.features) - FEATURES)
+    results += [LawResult(f"feature {feature}", "not-exercised", reason="the suite has no cases for it") for feature in unclaimed]
     return KernelReport(name, tuple(results), check.cases, check.launches, time.monotonic() - start, seed, problem)

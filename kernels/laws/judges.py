@@ -202,14 +202,15 @@ def _same_output(judgement: Judgement, other: Call, this: str, that: str) -> str
 
 
 def batch_invariant(judgement: Judgement) -> str | None:
-    """Each sequence alone."""
+    """The first, the last and the longest sequence alone."""
     found = judgement.base
     if found.error or found.output is None:
         return None
     starts = [0]
     for count in judgement.case.query_lens or (1,) * len(judgement.case.lens):
         starts.append(starts[-1] + count)
-    for seq in range(len(judgement.case.lens)):
+    lens = judgement.case.lens
+    for seq in sorted({0, len(lens) - 1, lens.index(max(lens))}):
         alone = judgement.again(only=seq)
         if alone.error or alone.output is None:
             return f"sequence {seq} alone: {alone.error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -177,10 +178,15 @@ def _tokens(case: Case, seq: int) -> torch.Tensor:
     """Keys and values of a sequence, `[tokens, 2, kv_heads, head_size]`, the same first tokens however long it is. Values lie around one: a narrow
     accumulator then loses bits that a zero mean would hide.
     """
-    generator = torch.Generator().manual_seed(case.seed * 1000003 + seq)
-    rows = _normal(generator, (-(-case.lens[seq] // 256) * 256, 2, case.kv_heads, case.head_size), case)
+    count = -(-case.lens[seq] // 256) * 256
+    return _token_rows(case.seed * 1000003 + seq, (count, 2, case.kv_heads, case.head_size), case.dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _token_rows(seed: int, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+    rows = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     rows[:, 1] += 1.0
-    return rows
+    return rows.to(getattr(torch, dtype)).float()
 
 
 def _write(tensor: torch.Tensor, scale: torch.Tensor | None, rows: torch.Tensor, block: torch.Tensor, offset: torch.Tensor) -> None:

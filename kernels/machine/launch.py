@@ -95,13 +95,16 @@ class Machine:
     def installed(self) -> Iterator[Machine]:
         """Redirect every Triton launch in the process to this machine. One machine at a time; a nested one takes over until it leaves."""
         with _lock:
-            run, tune = JITFunction.run, Autotuner.run
+            run, tune, threads = JITFunction.run, Autotuner.run, torch.get_num_threads()
             JITFunction.run = _redirect(self)
             Autotuner.run = _first_config
+            # Tiles are too small to share between threads: on two busy cores one thread was three times faster.
+            torch.set_num_threads(1)
             try:
                 yield self
             finally:
                 JITFunction.run, Autotuner.run = run, tune
+                torch.set_num_threads(threads)
                 self.memory.release_unwatched()
 
     def launch(self, function: JITFunction[Any], grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
