@@ -43,8 +43,8 @@ def giant_cases(capabilities: KernelCapabilities) -> Iterator[Case]:
         for kind in operations(capabilities):
             size = max(capabilities.block_sizes)
             head, ratio = min(capabilities.head_sizes), max(capabilities.gqa_ratios)
-            lens = (1,) * 8
-            case = Case("attend", dtype, quantisation, layout, size, head, 1, ratio, lens, spare=8, garbage="zero", tail="zero")  # type: ignore[arg-type]
+            lens = (1,) * 16
+            case = Case("attend", dtype, quantisation, layout, size, head, 1, ratio, lens, spare=0, garbage="zero", tail="zero")  # type: ignore[arg-type]
             if kind == "prefill":
                 yield dataclasses.replace(case, query_lens=lens)
             elif kind == "decode":
@@ -63,7 +63,9 @@ def block_ids(case: Case, pool_bytes: int, itemsize: int, count: int) -> list[in
             wanted += [2**power // unit, 2**power // unit - 1]
     wanted += [blocks // 2 + 1, blocks - 2, *range(2 * count)]
     inside = [block for block in dict.fromkeys(wanted) if 0 <= block < blocks]
-    return sorted(inside[:count])
+    chosen = sorted(inside[:count])
+    # Sources of copies are the first half, destinations the second: both must reach far.
+    return chosen[::2] + chosen[1::2]
 
 
 def move(scene: Scene, ids: list[int], blocks: int) -> Scene:

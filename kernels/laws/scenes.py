@@ -232,7 +232,7 @@ def _store_inputs(case: Case, layout: list[list[int]]) -> tuple[torch.Tensor, to
 
 def _pairs(case: Case, layout: list[list[int]]) -> torch.Tensor:
     """Each owned block to one that nobody holds."""
-    owned = sorted({block for table in layout for block in table})
+    owned = sorted({block for table in layout for block in table}) if case.operation == "copy" else []
     size = 2 * (len(owned) + case.spare)
     free = [block for block in range(size) if block not in owned]
     return torch.tensor(list(zip(owned, free, strict=False)), dtype=torch.int64).reshape(-1, 2)
