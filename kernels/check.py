@@ -61,19 +61,19 @@ class _Check:
         self.deadline = time.monotonic() + budget_seconds
         self.tallies = {law.name: _Tally() for law in self.laws}
         self.wants_giant = options.laws is None or "no-address-overflow" in options.laws
-        self.giant, self.giant_case = _Tally(), ""
+        self.giant, self.giant_case, self.giant_done = _Tally(), "", False
         self.cases = self.launches = 0
 
     def run(self) -> None:
         """Cases until the time is up or every law that can be broken is."""
         least = max(MIN_CASES, len(list(sweep(self.capabilities, random.Random(self.seed)))))
         for case in generate(self.capabilities, self.seed):
-            if self.cases == 1 and self.wants_giant:
+            if self.wants_giant and self.launches and not self.giant_done:
                 self.overflow()
             broken = any(tally.case for tally in self.tallies.values())
             if time.monotonic() > self.deadline and (broken or self.cases >= least):
                 return
-            if all(tally.case for tally in self.tallies.values()) and (self.giant_case or not self.wants_giant):
+            if all(tally.case for tally in self.tallies.values()) and (self.giant_done or not self.wants_giant):
                 return
             self.judge(case)
 
@@ -93,8 +93,7 @@ class _Check:
 
     def overflow(self) -> None:
         """Calls on a pool of the largest declared size; only kernels that the machine runs have addresses to wrap."""
-        if not self.launches:
-            return
+        self.giant_done = True
         for case in giant_cases(self.capabilities):
             try:
                 failure = check_giant(self.kernels, self.capabilities, case)

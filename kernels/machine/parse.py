@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from kvproof.kernels.machine.errors import MachineError
 from kvproof.kernels.machine.ir import Block, Function, Location, Op, Program, Region, Type
 from kvproof.kernels.machine.locations import Locations, strip_locations
 
@@ -18,7 +19,7 @@ _TENSOR = re.compile(r"^tensor<((?:\d+x)*)([^,]+(?:, \d+>)?)(?:, #.*)?>$")
 _POINTER = re.compile(r"^!tt\.ptr<(.*?)(?:, \d+)?>$")
 
 
-class ParseError(ValueError):
+class ParseError(MachineError):
     """The printed IR has a form that this parser does not know. The message names the line."""
 
 
@@ -209,8 +210,8 @@ def result_types(name: str, body: str, results: int, operands: Sequence[Type]) -
     if name == "scf.for":
         arrow = re.search(r"-> \((.*)\)\s*:", body) or re.search(r"-> \((.*)\)", body)
         return list(_types(arrow[1])) if arrow else []
-    if name == "scf.while":
-        arrow = re.search(r" -> (?:\((.*?)\)|(\S+))\s", body)
+    if name in ("scf.while", "scf.if"):
+        arrow = re.search(r" -> (?:\((.*?)\)|(\S+))(?:\s|$)", body)
         return list(_types(arrow[1] or arrow[2])) if arrow else []
     signature = _signature(body)
     if name == "arith.constant" and signature == body:
