@@ -17,8 +17,9 @@ import torch
 
 from kvproof.kernels.contract import FEATURES, KernelCapabilities, PagedKernels, validate
 from kvproof.kernels.laws.cases import Case, generate, simpler, sweep
-from kvproof.kernels.laws.giant import check_giant, giant_cases
 from kvproof.kernels.laws.judges import LAWS, SENTENCES, Judgement, Law
+from kvproof.kernels.laws.overflow import LAW as OVERFLOW
+from kvproof.kernels.laws.overflow import check_overflow
 from kvproof.kernels.machine import MachineError
 from kvproof.kernels.report import KernelReport, LawResult
 
@@ -60,20 +61,20 @@ class _Check:
         self.kernels, self.capabilities, self.seed = kernels, capabilities, seed
         self.deadline = time.monotonic() + budget_seconds
         self.tallies = {law.name: _Tally() for law in self.laws}
-        self.wants_giant = options.laws is None or "no-address-overflow" in options.laws
-        self.giant, self.giant_case, self.giant_done = _Tally(), "", False
+        self.wants_overflow = options.laws is None or OVERFLOW in options.laws
+        self.overflow: LawResult | None = None
         self.cases = self.launches = 0
 
     def run(self) -> None:
         """Cases until the time is up or every law that can be broken is."""
         least = max(MIN_CASES, len(list(sweep(self.capabilities, random.Random(self.seed)))))
         for case in generate(self.capabilities, self.seed):
-            if self.wants_giant and self.launches and not self.giant_done:
-                self.overflow()
+            if self.wants_overflow and self.launches and self.overflow is None:
+                self.overflow = check_overflow(self.kernels, self.capabilities)
             broken = any(tally.case for tally in self.tallies.values())
             if time.monotonic() > self.deadline and (broken or self.cases >= least):
                 return
-            if all(tally.case for tally in self.tallies.values()) and (self.giant_done or not self.wants_giant):
+            if all(tally.case for tally in self.tallies.values()) and (self.overflow is not None or not self.wants_overflow):
                 return
             self.judge(case)
 
@@ -90,20 +91,6 @@ class _Check:
                 if reason is not None:
                     tally.first = case
                     tally.case, tally.reason = self.shrink(law, case, reason)
-
-    def overflow(self) -> None:
-        """Calls on a pool of the largest declared size; only kernels that the machine runs have addresses to wrap."""
-        self.giant_done = True
-        for case in giant_cases(self.capabilities):
-            try:
-                failure = check_giant(self.kernels, self.capabilities, case)
-            except MemoryError as error:
-                self.giant.reason = str(error)
-                return
-            self.giant.exercised += 1
-            if failure is not None:
-                self.giant.reason, self.giant_case = failure.reason, failure.case
-                return
 
     def shrink(self, law: Law, case: Case, reason: str) -> tuple[Case, str]:
         """Take what can be taken away while the law stays broken."""
@@ -130,17 +117,14 @@ class _Check:
     def results(self) -> tuple[LawResult, ...]:
         """Verdicts in the order of the laws."""
         found = [self._result(law) for law in self.laws]
-        return (*found, self._overflow_result()) if self.wants_giant else tuple(found)
+        return (*found, self._overflow_result()) if self.wants_overflow else tuple(found)
 
     def _overflow_result(self) -> LawResult:
-        name, tally = "no-address-overflow", self.giant
-        if self.giant_case:
-            return LawResult(name, "broken", tally.exercised, tally.reason, self.giant_case)
+        if self.overflow is not None:
+            return self.overflow
         if not self.launches:
-            return LawResult(name, "not-applicable", reason="no Triton kernel was launched, so no address was seen")
-        if not tally.exercised:
-            return LawResult(name, "not-exercised", reason=tally.reason or "the run ended before it")
-        return LawResult(name, "held", tally.exercised, f"in pools of {self.capabilities.max_pool_bytes} bytes, blocks up to the last")
+            return LawResult(OVERFLOW, "not-applicable", reason="no Triton kernel was launched, so no address was seen")
+        return LawResult(OVERFLOW, "not-exercised", reason="the run ended before it")
 
     def _result(self, law: Law) -> LawResult:
         tally = self.tallies[law.name]

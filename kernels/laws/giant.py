@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from kvproof.kernels import reference
 from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
-from kvproof.kernels.laws.calls import Call, call
+from kvproof.kernels.laws.calls import Call, Launch, call
 from kvproof.kernels.laws.cases import Case, operations
 from kvproof.kernels.laws.scenes import Scene, build
 from kvproof.kernels.machine.memory import sparse_tensor
@@ -53,11 +53,11 @@ def giant_cases(capabilities: KernelCapabilities) -> Iterator[Case]:
                 yield dataclasses.replace(case, operation=kind)  # type: ignore[arg-type]
 
 
-def block_ids(case: Case, pool_bytes: int, itemsize: int, count: int) -> list[int]:
-    """`count` distinct ids, spread: the last ones, those around the wraps of 31, 32 and 33 bits of elements and bytes, the first ones."""
+def block_ids(case: Case, pool_bytes: int, itemsize: int, count: int, first: Sequence[int] = ()) -> list[int]:
+    """`count` distinct ids, spread: those of `first`, the last ones, those around the wraps of 31, 32 and 33 bits of elements and bytes, the first ones."""
     per_block = case.block_size * case.kv_heads * case.head_size
     blocks = min(pool_bytes // (per_block * itemsize), MAX_BLOCK_ID)
-    wanted = [blocks - 1]
+    wanted = [*first, blocks - 1]
     for power in (31, 32, 33):
         for unit in (per_block, per_block * itemsize, case.block_size):
             wanted += [2**power // unit, 2**power // unit - 1]
@@ -86,23 +86,32 @@ def _spread(tensor: torch.Tensor, at: torch.Tensor, blocks: int) -> torch.Tensor
     return giant
 
 
-def check_giant(kernels: type[PagedKernels], capabilities: KernelCapabilities, case: Case) -> GiantFailure | None:
-    """Run one case on the giant pool. MemoryError where the system does not lend the address space."""
+@dataclasses.dataclass(frozen=True)
+class GiantRun:
+    """A call on the giant pool: what failed, if anything, and the launches that were made."""
+
+    failure: GiantFailure | None
+    launches: tuple[Launch, ...] = ()
+
+
+def run_giant(kernels: type[PagedKernels], capabilities: KernelCapabilities, case: Case, blocks: Sequence[int] = ()) -> GiantRun:
+    """Run one case on the giant pool, with the given blocks among those used. MemoryError where the system does not lend the address space."""
     small = build(case)
-    itemsize, blocks = small.pool.key.element_size(), small.pool.blocks
-    ids = block_ids(case, capabilities.max_pool_bytes, itemsize, blocks)
-    if len(ids) < blocks:
-        return None
+    itemsize, count = small.pool.key.element_size(), small.pool.blocks
     per_block = case.block_size * case.kv_heads * case.head_size
     total = min(capabilities.max_pool_bytes // (per_block * itemsize), MAX_BLOCK_ID)
+    ids = block_ids(case, capabilities.max_pool_bytes, itemsize, count, [block for block in blocks if 0 <= block < total])
+    if len(ids) < count:
+        return GiantRun(None)
     giant = move(small, ids, total)
     with _headroom(case):
-        found = call(kernels, giant, watched=False)
-    reason = _judge(case, small, giant, found, ids)
-    return GiantFailure(reason, f"{case} in a pool of {total} blocks, {capabilities.max_pool_bytes} bytes, at blocks {ids}") if reason else None
+        found = call(kernels, giant, watched=False, record=True)
+    reason = _judge(case, small, giant, found)
+    where = f"{case} in a pool of {total} blocks, {capabilities.max_pool_bytes} bytes, at blocks {ids}"
+    return GiantRun(GiantFailure(reason, where) if reason else None, tuple(found.launches))
 
 
-def _judge(case: Case, small: Scene, giant: Scene, found: Call, ids: list[int]) -> str | None:
+def _judge(case: Case, small: Scene, giant: Scene, found: Call) -> str | None:
     if found.error:
         return f"{case.operation} raised {found.error}"
     if found.violations:
@@ -117,10 +126,10 @@ def _judge(case: Case, small: Scene, giant: Scene, found: Call, ids: list[int]) 
             row = int(bad.flatten(1).any(1).nonzero()[0])
             return f"the row whose block is {int(giant.tables[row, 0])} read other elements: its output is wrong"
         return None
-    return _judge_writes(case, small, giant, ids)
+    return _judge_writes(case, small, giant)
 
 
-def _judge_writes(case: Case, small: Scene, giant: Scene, ids: list[int]) -> str | None:
+def _judge_writes(case: Case, small: Scene, giant: Scene) -> str | None:
     for name, tensor, source in (("key", giant.pool.slot_view(giant.pool.key), small.key), ("value", giant.pool.slot_view(giant.pool.value), small.value)):
         if case.operation == "copy":
             for origin, target in giant.pairs.tolist():

@@ -117,7 +117,7 @@ class Machine:
             listener(lowered, lowered.bound, shape)
         self.launches += 1
         before = self.violations_found.total
-        values = _flatten(lowered.bound, lowered.constants)
+        values = flatten(lowered.bound, lowered.constants)
         self.execute(_compiled(lowered.program), values, shape)
         if self.strict and self.violations_found.total > before:
             raise MachineError("\n".join(str(found) for found in self.violations))
@@ -171,7 +171,7 @@ def _grid(grid: Any) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _flatten(bound: dict[str, Any], constants: frozenset[str]) -> list[Any]:
+def flatten(bound: dict[str, Any], constants: frozenset[str]) -> list[Any]:
     """Launch arguments in the order of the compiled function: tuples and descriptors become their parts, constants and ones vanish."""
     flat: list[Any] = []
     for name, value in bound.items():

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from kvproof.kernels.machine.build import Builder, Env, Frame, PureFunction, Step, pure, step
-from kvproof.kernels.machine.ir import FLOATS, Op, element_bits
+from kvproof.kernels.machine.ir import FLOATS, Op, Type, element_bits
 from kvproof.kernels.machine.numerics import Array, container, decode, encode, is_narrow, round_toward_zero, rounder, storage, unsigned
 from kvproof.kernels.machine.parse import split_top
 from kvproof.kernels.machine.values import Outer, add, dense, sum_fits
@@ -388,6 +388,17 @@ def _poison(op: Op, builder: Builder) -> Step:
     kind = builder.type(out)
     array = np.zeros((1,) * (1 + len(kind.shape)), container(kind.elem))
     return lambda env, _frame: env.__setitem__(out, array)
+
+
+def constant_value(op: Op, kind: Type) -> bool | int | float | None:
+    """The value of a constant that is the same in every lane, None where lanes differ."""
+    literal = op.text.removeprefix("arith.constant").strip().rsplit(" : ", 1)[0].strip()
+    if literal.startswith("dense<"):
+        literal = literal[6:-1]
+        if "[" in literal:
+            return None
+    value: bool | int | float = _literal(split_top(literal)[0], kind.elem)
+    return value
 
 
 def _literal(text: str, elem: str) -> Any:
