@@ -2,8 +2,9 @@
 
     python benchmarks/machine.py
 
-Columns: programs in the grid; seconds of the interpreter (one run); seconds of the machine with all its checks, best and median of the runs after the first;
-seconds of the first run, compilation included; interpreter divided by the machine's median; and whether the results are equal to the last bit.
+Columns: programs in the grid; seconds of the interpreter (one run); seconds of the machine with all its checks, best and median of the runs
+after the first; seconds of the first run, compilation included; interpreter divided by the machine's median; and whether the results are
+equal to the last bit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kvproof.kernels.plain import kernels
 HEADS, HEAD, BLOCK = 4, 64, 16
 
 
-def decode_arguments(seqs: int, longest: int, dtype: Any) -> tuple[str, tuple[int, int], list[Any], dict[str, Any]]:
+def decode_arguments(seqs: int, longest: int, dtype: type[np.floating[Any]]) -> tuple[str, tuple[int, int], list[Any], dict[str, Any]]:
     """A decode batch: sequences of half to all of `longest` tokens, four query heads on one key head."""
     rng = np.random.default_rng(0)
     lens = rng.integers(longest // 2, longest + 1, seqs)
@@ -34,7 +35,17 @@ def decode_arguments(seqs: int, longest: int, dtype: Any) -> tuple[str, tuple[in
     query = rng.standard_normal((seqs, HEADS, HEAD)).astype(dtype)
     table = rng.permutation(blocks).reshape(seqs, width).astype(np.int32)
     one = np.ones(1, np.float32)
-    arguments = [query, *pools, one, one, np.zeros_like(query), table, np.arange(seqs, dtype=np.int32), (lens - 1).astype(np.int32), HEAD**-0.5]
+    arguments = [
+        query,
+        *pools,
+        one,
+        one,
+        np.zeros_like(query),
+        table,
+        np.arange(seqs, dtype=np.int32),
+        (lens - 1).astype(np.int32),
+        HEAD**-0.5,
+    ]
     strides = [BLOCK * HEAD, HEAD, HEAD]
     arguments += [HEADS * HEAD, HEAD, width, *strides, *strides, 1]
     sizes = {"RATIO": HEADS, "BLOCK": BLOCK, "PADDED_BLOCK": BLOCK, "HEAD": HEAD, "PADDED": HEAD, "WINDOW": 0, "MODE": "plain"}
@@ -58,13 +69,16 @@ def copy_arguments(pairs: int) -> tuple[str, tuple[int, int, int], list[Any], di
     rng = np.random.default_rng(2)
     pool = rng.standard_normal((2 * pairs, BLOCK, 2, HEAD)).astype(np.float32)
     order = rng.permutation(2 * pairs).astype(np.int64).reshape(pairs, 2)
-    sizes = {"OUTER": BLOCK, "INNER": 2, "LAST": HEAD, "PADDED": HEAD}
+    sizes = {"LAST": HEAD, "PADDED": HEAD}
     return "copy_kernel", (pairs, BLOCK, 2), [pool, order, BLOCK * 2 * HEAD, 2 * HEAD, HEAD], sizes
 
 
-def machine_times(kernel: str, grid: Sequence[int], arguments: list[Any], constants: dict[str, Any], runs: int) -> tuple[list[float], list[Any]]:
+def machine_times(
+    kernel: str, grid: Sequence[int], arguments: list[Any], constants: dict[str, Any], runs: int
+) -> tuple[list[float], list[Any]]:
     """Seconds of each run, and the arguments after the first one."""
-    seconds, first = [], []
+    seconds: list[float] = []
+    first: list[Any] = []
     for run in range(runs):
         values = [torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value for value in arguments]
         with installed() as machine:
@@ -98,7 +112,8 @@ def main() -> None:
             seconds, actual = machine_times(kernel, grid, arguments, constants, options.runs + 1)
             equal = all(np.array_equal(want, got) for want, got in zip(expected, actual, strict=True) if isinstance(want, np.ndarray))
             median = statistics.median(seconds[1:])
-            row = f"{name:<34} {int(np.prod(grid)):>8} {slow:>11.4f} {min(seconds[1:]):>9.4f} {median:>9.4f} {seconds[0]:>9.4f} {slow / median:>6.0f}x  {equal}"
+            best, programs = min(seconds[1:]), int(np.prod(grid))
+            row = f"{name:<34} {programs:>8} {slow:>11.4f} {best:>9.4f} {median:>9.4f} {seconds[0]:>9.4f} {slow / median:>6.0f}x  {equal}"
             print(row, flush=True)
 
 

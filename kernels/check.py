@@ -1,9 +1,9 @@
 """`check_kernels`: every kernel law on generated cases, shrunk to the smallest one that fails.
 
-    from kvproof.kernels.check import check_kernels
+from kvproof.kernels.check import check_kernels
 
-    report = check_kernels(Kernels, budget_seconds=60, seed=0)
-    print(report)
+report = check_kernels(Kernels, budget_seconds=60, seed=0)
+print(report)
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Check:
         progress = True
         while progress:
             progress = False
-            for smaller in simpler(case):
+            for smaller in simpler(case, self.capabilities):
                 if time.monotonic() > stop:
                     return case, reason
                 found = self._judge_one(law, smaller)
@@ -141,6 +141,13 @@ class _Check:
         return LawResult(law.name, "held", tally.exercised)
 
 
+def judge_case(kernels: type[PagedKernels], case: Case) -> dict[str, str]:
+    """The laws that one case breaks, each with what was seen: a reported smallest case can be judged again after a repair."""
+    judgement = Judgement(kernels, kernels.capabilities(), case)
+    reasons = {law.name: law.judge(judgement) for law in LAWS if law.applies(judgement)}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
 def check_kernels(
     kernels: type[PagedKernels],
     budget_seconds: float = 60.0,
@@ -149,7 +156,7 @@ def check_kernels(
     laws: Collection[str] | None = None,
     shrink_seconds: float = SHRINK_SECONDS,
 ) -> KernelReport:
-    """Judge an adapter, by all laws or only those named. Raises nothing that the adapter does: a faulty target is an `error` in the report."""
+    """Judge an adapter by all laws, or by those named. Raises nothing that the adapter does: a faulty target is an `error`."""
     unknown = set(laws or ()) - set(SENTENCES)
     if unknown:
         raise ValueError(f"there is no kernel law called {sorted(unknown)}; the laws are {sorted(SENTENCES)}")
@@ -160,7 +167,11 @@ def check_kernels(
         validate(capabilities)
     except (NotImplementedError, ValueError, TypeError) as error:
         return KernelReport(name, (), 0, 0, time.monotonic() - start, seed, str(error))
-    check, problem, threads = _Check(kernels, capabilities, Options(budget_seconds, seed, None if laws is None else frozenset(laws), shrink_seconds)), "", torch.get_num_threads()
+    check, problem, threads = (
+        _Check(kernels, capabilities, Options(budget_seconds, seed, None if laws is None else frozenset(laws), shrink_seconds)),
+        "",
+        torch.get_num_threads(),
+    )
     torch.set_num_threads(1)
     try:
         check.run()

@@ -11,7 +11,8 @@
         def attend(self, pool, query, block_tables, seq_lens, *, scale, query_lens=None, window=None): ...
         def copy_blocks(self, pool, pairs): ...
 
-All tensors are on the CPU. Triton kernels launched inside the methods run on the IR machine; plain torch works too and is judged by its results alone.
+All tensors are on the CPU. Triton kernels launched inside the methods run on the IR machine; plain torch works too and is judged by its
+results alone.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ LAYOUTS = ("NHD", "HND")
 
 @dataclasses.dataclass(frozen=True)
 class KVPool:
-    """Paged keys and values, written in place.
+    """Paged keys and values, written in place. Keys and values of a block may alternate in one tensor, so only the strides say where a
+    block lies; the last dimension is contiguous, here and in every other tensor of the contract, and nothing else need be.
 
-    `key`, `value`: `[blocks, block_size, kv_heads, head_size]` for layout "NHD", `[blocks, kv_heads, block_size, head_size]` for "HND". They need not be
-    contiguous. Scales are float32 and multiply what is stored: one for the pool, `[1]`, with fp8; one for each slot and head, `[blocks, block_size, kv_heads]`
-    whatever the layout, with int8, where `store` chooses them (the largest magnitude of the row divided by 127, 1 for a row of zeros).
+    `key`, `value`: `[blocks, block_size, kv_heads, head_size]` for layout "NHD", `[blocks, kv_heads, block_size, head_size]` for "HND".
+    Scales are float32 and multiply what is stored: one for the pool, `[1]`, with fp8; one for each slot and head, `[blocks, block_size,
+    kv_heads]` whatever the layout, with int8, where `store` chooses them (the largest magnitude of the row divided by 127, 1 for a row of
+    zeros).
     """
 
     key: torch.Tensor
@@ -70,9 +73,10 @@ class KVPool:
 class KernelCapabilities(msgspec.Struct, frozen=True):
     """What the kernels claim; the suite asks for nothing else.
 
-    `dtypes`: torch names of the type of query, key and value, which the pool has too unless it is quantised (`fp8`: float8_e4m3fn, `int8`). `head_sizes` in
-    elements, `gqa_ratios` query heads for each key head, `block_sizes` in tokens. `features`: see `FEATURES`. `batch_invariant` claims bit-equal rows
-    whatever shares the batch. `max_pool_bytes`: the largest key (or value) pool that addresses must be right for.
+    `dtypes`: torch names of the type of query, key and value, which the pool has too unless it is quantised (`fp8`: float8_e4m3fn, `int8`).
+    `head_sizes` in elements, `gqa_ratios` query heads for each key head, `block_sizes` in tokens. `features`: see `FEATURES`.
+    `batch_invariant` claims bit-equal rows whatever shares the batch. `max_pool_bytes`: the largest key (or value) pool that addresses must
+    be right for.
     """
 
     dtypes: Sequence[str] = ("float32",)
@@ -94,7 +98,9 @@ class PagedKernels:
         _missing(cls, "capabilities")
 
     def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
-        """Write key and value `[tokens, kv_heads, head_size]` to slots `[tokens]` int64, slot = block * block_size + offset; -1 is padding: write nothing."""
+        """Write key and value `[tokens, kv_heads, head_size]` to slots `[tokens]` int64, slot = block * block_size + offset; -1 is padding:
+        write nothing.
+        """
         _missing(type(self), "store")
 
     def attend(
@@ -111,8 +117,9 @@ class PagedKernels:
         """Attention of each query over its sequence's tokens, current ones included.
 
         `block_tables` `[seqs, max_blocks]` int32, entries past a sequence's blocks are arbitrary; `seq_lens` `[seqs]` int32. Decode: query
-        `[seqs, q_heads, head_size]`. Prefill: `query_lens` `[seqs]` int32 and query `[sum(query_lens), q_heads, head_size]`, the last positions of each sequence,
-        causal. With `window=w` a query at position p sees p-w+1..p. A sequence of length 0 gives zeros. Returns the shape of query.
+        `[seqs, q_heads, head_size]`. Prefill: `query_lens` `[seqs]` int32 and query `[sum(query_lens), q_heads, head_size]`, the last
+        positions of each sequence, causal. With `window=w` a query at position p sees p-w+1..p. A sequence of length 0 gives zeros. Returns
+        the shape of query.
         """
         _missing(type(self), "attend")
 
@@ -137,7 +144,9 @@ def validate(capabilities: KernelCapabilities) -> None:
         raise TypeError(f"KernelCapabilities.features must be a set of names, got the string {capabilities.features!r}")
     known = {"float32", "float16", "bfloat16"}
     if not set(capabilities.dtypes) <= known:
-        raise ValueError(f"KernelCapabilities.dtypes knows {sorted(known)}, got {list(capabilities.dtypes)}; quantised pools are the features fp8 and int8")
+        raise ValueError(
+            f"KernelCapabilities.dtypes knows {sorted(known)}, got {list(capabilities.dtypes)}; quantised pools are the features fp8, int8"
+        )
 
 
 def _missing(owner: type, method: str) -> NoReturn:

@@ -1,16 +1,16 @@
 """What paged kernels must compute, in float64 over contiguous sequences, and how far a correct kernel may be from it.
 
-The bound is derived, not tuned. With u = 2^-24 (float32 accumulation), e half an ulp of the input type, r = e for a quantised pool, whose keys and
-values may be rounded to the input type once, and 0 otherwise, since stored operands are exact, t = 2^-10 for each operand of a tf32 dot and 0 without one,
-and n tokens, d elements and b blocks:
+The bound is derived, not tuned. With u = 2^-24 (float32 accumulation), e half an ulp of the input type, r = e for a quantised pool, whose
+keys and values may be rounded to the input type once, and 0 otherwise, since stored operands are exact, t = 2^-10 for each operand of a
+tf32 dot and 0 without one, and n tokens, d elements and b blocks:
 
     score j             |ds_j| <= scale * sum_d |q||k_j| * ((d + 4) u + r + 2 t)        products are summed in float32
-    weight j            |dw_j| / w_j <= |ds_j| + 4 u |s_j - max s| + (8 + 4 b) u + e    exp of a rounded difference, b rescalings, stored once as input type
-    sum                 |dS| / S <= sum_j w_j/S (|dw_j|/w_j) + n u
-    output              |do| <= sum_j w_j/S |v_j| (|dw_j|/w_j + (n + 2) u + r + 2 t) + |o| (|dS|/S + 2 u + e)
+    weight j            |dw_j| / w_j <= |ds_j| + 4 u |s_j - max s| + (8 + 4 b) u + e    exp of a rounded difference, b rescalings, stored
+    once as input type sum                 |dS| / S <= sum_j w_j/S (|dw_j|/w_j) + n u output              |do| <= sum_j w_j/S |v_j|
+    (|dw_j|/w_j + (n + 2) u + r + 2 t) + |o| (|dS|/S + 2 u + e)
 
-(see Higham, Accuracy and Stability of Numerical Algorithms, chapter 3, for sums of products). A kernel that keeps scores or sums in bfloat16 makes errors
-of 2^-9 where the float32 bound allows some 1e-6.
+(see Higham, Accuracy and Stability of Numerical Algorithms, chapter 3, for sums of products). A kernel that keeps scores or sums in
+bfloat16 makes errors of 2^-9 where the float32 bound allows some 1e-6.
 """
 
 from __future__ import annotations

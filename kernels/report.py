@@ -12,8 +12,8 @@ Verdict: TypeAlias = Literal["held", "broken", "not-exercised", "not-applicable"
 class LawResult(msgspec.Struct, frozen=True):
     """One law: its verdict, how many cases judged it, and why the verdict is what it is.
 
-    For a broken law `reason` says what was seen and `case` is the smallest case that shows it, as the expression that builds it. `shrunk_from` is the case
-    that showed it first.
+    For a broken law `reason` says what was seen and `case` is the smallest case that shows it, as the expression that builds it.
+    `shrunk_from` is the case that showed it first.
     """
 
     law: str
@@ -25,7 +25,9 @@ class LawResult(msgspec.Struct, frozen=True):
 
 
 class KernelReport(msgspec.Struct, frozen=True):
-    """The result of `check_kernels`. `error` is set where the target, not a law, is at fault: an unsupported operation, a method that is missing."""
+    """The result of `check_kernels`. `error` is set where the target, not a law, is at fault: an unsupported operation, a method that is
+    missing.
+    """
 
     target: str
     laws: tuple[LawResult, ...]

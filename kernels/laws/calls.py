@@ -14,6 +14,7 @@ import torch
 from kvproof.kernels.contract import PagedKernels
 from kvproof.kernels.laws.scenes import Scene, watch
 from kvproof.kernels.machine import Machine, MachineError, Violation
+from kvproof.kernels.machine.lower import Lowered
 
 _TF32_DOT = re.compile(r"tt\.dot .*inputPrecision = tf32.* : tensor<[\dx]*f32> \*")
 MAX_RECORDED_LAUNCHES = 64
@@ -46,17 +47,18 @@ class Call:
 def poisoned() -> Iterator[None]:
     """`torch.empty` and its kin give NaN (or the largest integer) instead of whatever lay there."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
+    switch: Any = torch.utils.deterministic
+    fill = switch.fill_uninitialized_memory
     # The public switch sets the same flag but imports torch's compiler first, which takes five seconds.
     torch._C._set_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
+    switch.fill_uninitialized_memory = True
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
             yield
     finally:
         torch._C._set_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = fill
+        switch.fill_uninitialized_memory = fill
 
 
 def call(kernels: type[PagedKernels], scene: Scene, *, watched: bool = True, record: bool = False) -> Call:
@@ -64,7 +66,7 @@ def call(kernels: type[PagedKernels], scene: Scene, *, watched: bool = True, rec
     result = Call(scene)
     machine = Machine()
 
-    def listen(lowered: Any, bound: dict[str, Any], grid: tuple[int, int, int]) -> None:
+    def listen(lowered: Lowered, bound: dict[str, Any], grid: tuple[int, int, int]) -> None:
         result.tf32 |= bool(_TF32_DOT.search(lowered.ttir))
         if record and len(result.launches) < MAX_RECORDED_LAUNCHES:
             result.launches.append(Launch(lowered.program, dict(bound), lowered.constants, grid))
@@ -96,7 +98,7 @@ def _invoke(kernels: PagedKernels, scene: Scene) -> torch.Tensor | None:
         extra["query_lens"] = scene.query_lens
     if case.window is not None:
         extra["window"] = case.window
-    output = kernels.attend(scene.pool, scene.query, scene.tables, scene.seq_lens, scale=scene.scale, **extra)
+    output: Any = kernels.attend(scene.pool, scene.query, scene.tables, scene.seq_lens, scale=scene.scale, **extra)
     if not isinstance(output, torch.Tensor) or output.shape != scene.query.shape:
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
         raise ValueError(f"attend must return a tensor of the query's shape {tuple(scene.query.shape)}, it returned {shape}")

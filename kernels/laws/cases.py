@@ -1,11 +1,13 @@
-"""Cases as data. A case is a few numbers; `build` turns it into tensors, always the same ones, so that a smaller case is the same case with less in it."""
+"""Cases as data. A case is a few numbers; `build` turns it into tensors, always the same ones, so that a smaller case is the same case with
+less in it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import random
 from collections.abc import Iterator
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from kvproof.kernels.contract import KernelCapabilities
 
@@ -19,13 +21,21 @@ LONGEST_TOKENS = 200
 """A dozen blocks of 16: long enough for rounding errors of a narrow accumulator to show, short enough for hundreds of cases in a minute."""
 
 
+LONG_TOKENS = 1100
+"""One sequence beyond a thousand tokens: fixed tile counts and sums in half precision show here."""
+
+MANY_SEQUENCES = 33
+"""One batch of more than 32 sequences: what takes a warp's width for the batch shows here."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One call of a kernel.
 
-    `lens`: tokens of each sequence (attend), or for store the number of tokens to each, 0 adding a padding row. `query_lens`: None for decode. `shared`:
-    sequence 1 shares the leading whole blocks of sequence 0. `permuted`: physical blocks in random order. `interleaved`: keys and values are views into one
-    tensor with gaps. `spare`: unowned blocks beside the owned ones, a third of which hold `garbage` between them. `peaked`: large scores.
+    `lens`: tokens of each sequence (attend), or for store the number of tokens to each, 0 adding a padding row. `query_lens`: None for
+    decode. `shared`: sequence 1 shares the leading whole blocks of sequence 0. `permuted`: physical blocks in random order. `interleaved`:
+    keys and values are views into one tensor, inputs rows of a wider one. `spare`: unowned blocks beside the owned ones, a third of which
+    hold `garbage` between them. `peaked`: large scores.
     """
 
     operation: Operation
@@ -74,7 +84,7 @@ def operations(capabilities: KernelCapabilities) -> list[str]:
 
 def sweep(capabilities: KernelCapabilities, rng: random.Random) -> Iterator[Case]:
     """Every claimed value at least once with every operation, sequence lengths around block boundaries."""
-    options = {
+    options: dict[str, list[Any]] = {
         "dtype": list(capabilities.dtypes),
         "layout": list(capabilities.layouts),
         "block_size": list(capabilities.block_sizes),
@@ -88,8 +98,11 @@ def sweep(capabilities: KernelCapabilities, rng: random.Random) -> Iterator[Case
             chosen = {name: values[turn % len(values)] for name, values in options.items()}
             block = int(chosen["block_size"])
             lens = (2 * block + 3, block, 1, block + 1, 0, max(1, block - 1)) if turn % 2 == 0 else (0, LONGEST_TOKENS, block + 1, 1)
-            base = Case("attend", **chosen, lens=lens, kv_heads=1 + turn % 2, permuted=True, seed=rng.randrange(1 << 16))  # type: ignore[arg-type]
+            base = Case("attend", **chosen, lens=lens, kv_heads=1 + turn % 2, permuted=True, seed=rng.randrange(1 << 16))
             yield _as_kind(base, kind, capabilities, rng, turn)
+            if turn == 0 and kind == "decode":
+                yield dataclasses.replace(base, lens=(LONG_TOKENS, 1), garbage="nan")
+                yield dataclasses.replace(base, lens=tuple(1 + at % (2 * block) for at in range(MANY_SEQUENCES)), interleaved=True)
 
 
 def random_case(capabilities: KernelCapabilities, rng: random.Random) -> Case:
@@ -97,11 +110,11 @@ def random_case(capabilities: KernelCapabilities, rng: random.Random) -> Case:
     block = rng.choice(list(capabilities.block_sizes))
     edges = [0, 1, max(1, block - 1), block, block + 1, 2 * block, LONGEST_TOKENS]
     lens = tuple(rng.choice([*edges, rng.randint(1, 4 * block)]) for _ in range(rng.randint(1, 6)))
-    quantised = [name for name in ("fp8", "int8") if name in capabilities.features]
+    quantised: list[Any] = ["", *(name for name in ("fp8", "int8") if name in capabilities.features)]
     case = Case(
         "attend",
         dtype=rng.choice(list(capabilities.dtypes)),
-        quantisation=rng.choice(["", *quantised]),  # type: ignore[arg-type]
+        quantisation=rng.choice(quantised),
         layout=rng.choice(list(capabilities.layouts)),
         block_size=block,
         head_size=rng.choice(list(capabilities.head_sizes)),
@@ -130,25 +143,50 @@ def _as_kind(case: Case, kind: str, capabilities: KernelCapabilities, rng: rando
     return case
 
 
-def simpler(case: Case) -> Iterator[Case]:
-    """Cases with a little less in them, the boldest first."""
+def simpler(case: Case, capabilities: KernelCapabilities) -> Iterator[Case]:
+    """Cases with a little less in them, the boldest first; nothing that is not claimed."""
+    yield from _fewer_sequences(case)
+    yield from _shorter_sequences(case)
+    yield from _fewer_queries(case)
+    plain = Case(case.operation)
+    for name in ("shared", "interleaved", "permuted", "peaked", "window", "tail", "spare", "kv_heads", "ratio"):
+        if getattr(case, name) != getattr(plain, name) and (name != "ratio" or 1 in capabilities.gqa_ratios):
+            yield _with(case, name, getattr(plain, name))
+    plainest: dict[str, object] = {
+        "quantisation": "",
+        "dtype": capabilities.dtypes[0],
+        "layout": capabilities.layouts[0],
+        "block_size": min(capabilities.block_sizes),
+        "head_size": min(capabilities.head_sizes),
+        "seed": 0,
+    }
+    for name, value in plainest.items():
+        if getattr(case, name) != value:
+            yield _with(case, name, value)
+
+
+def _with(case: Case, name: str, value: Any) -> Case:  # noqa: ANN401 - the field's own type
+    return dataclasses.replace(case, **{name: value})
+
+
+def _fewer_sequences(case: Case) -> Iterator[Case]:
     for at in range(len(case.lens)):
         if len(case.lens) > 1:
             queries = None if case.query_lens is None else case.query_lens[:at] + case.query_lens[at + 1 :]
             yield dataclasses.replace(case, lens=case.lens[:at] + case.lens[at + 1 :], query_lens=queries)
+
+
+def _shorter_sequences(case: Case) -> Iterator[Case]:
     for at, length in enumerate(case.lens):
         query = 0 if case.query_lens is None else case.query_lens[at]
         for shorter in sorted({1, length // 2, length - case.block_size, length - 1}):
-            if max(0, query) <= shorter < length and shorter >= 0:
+            if max(0, query) <= shorter < length:
                 yield dataclasses.replace(case, lens=(*case.lens[:at], shorter, *case.lens[at + 1 :]))
-    if case.query_lens is not None:
-        for at, query in enumerate(case.query_lens):
-            for fewer in sorted({1, query // 2, query - 1}):
-                if 1 <= fewer < query:
-                    yield dataclasses.replace(case, query_lens=(*case.query_lens[:at], fewer, *case.query_lens[at + 1 :]))
-    plain = Case(case.operation)
-    for name in ("shared", "interleaved", "permuted", "peaked", "window", "tail", "spare", "kv_heads", "ratio"):
-        if getattr(case, name) != getattr(plain, name) and (name != "ratio" or case.ratio > 1):
-            yield dataclasses.replace(case, **{name: getattr(plain, name)})
-    if case.seed:
-        yield dataclasses.replace(case, seed=0)
+
+
+def _fewer_queries(case: Case) -> Iterator[Case]:
+    for at, query in enumerate(case.query_lens or ()):
+        assert case.query_lens is not None
+        for fewer in sorted({1, query // 2, query - 1}):
+            if 1 <= fewer < query:
+                yield dataclasses.replace(case, query_lens=(*case.query_lens[:at], fewer, *case.query_lens[at + 1 :]))

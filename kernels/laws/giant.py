@@ -1,7 +1,7 @@
 """Calls on a pool of the largest declared size, which exists only where it is touched.
 
-A small scene is moved into a giant pool: same content, block ids spread from the first to the very last block and around every power of two at which a
-32-bit offset of elements or bytes would wrap. Results must be those of the small pool.
+A small scene is moved into a giant pool: same content, block ids spread from the first to the very last block and around every power of two
+at which a 32-bit offset of elements or bytes would wrap. Results must be those of the small pool.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def giant_cases(capabilities: KernelCapabilities) -> Iterator[Case]:
 
 
 def block_ids(case: Case, pool_bytes: int, itemsize: int, count: int, first: Sequence[int] = ()) -> list[int]:
-    """`count` distinct ids, spread: those of `first`, the last ones, those around the wraps of 31, 32 and 33 bits of elements and bytes, the first ones."""
+    """`count` distinct ids, spread: those of `first`, the last ones, those around the wraps of 31, 32 and 33 bits of elements and bytes,
+    the first ones.
+    """
     per_block = case.block_size * case.kv_heads * case.head_size
     blocks = min(pool_bytes // (per_block * itemsize), MAX_BLOCK_ID)
     wanted = [*first, blocks - 1]
@@ -76,7 +78,9 @@ def move(scene: Scene, ids: list[int], blocks: int) -> Scene:
     size = scene.case.block_size
     slots = torch.where(scene.slots < 0, scene.slots, at[scene.slots.clamp(min=0) // size] * size + scene.slots % size)
     tables = at[scene.tables.long()].to(torch.int32)
-    return dataclasses.replace(scene, pool=KVPool(key, value, size, pool.layout, *scales), tables=tables, slots=slots, pairs=at[scene.pairs], owners={})
+    return dataclasses.replace(
+        scene, pool=KVPool(key, value, size, pool.layout, *scales), tables=tables, slots=slots, pairs=at[scene.pairs], owners={}
+    )
 
 
 def _spread(tensor: torch.Tensor, at: torch.Tensor, blocks: int) -> torch.Tensor:
@@ -95,7 +99,7 @@ class GiantRun:
 
 
 def run_giant(kernels: type[PagedKernels], capabilities: KernelCapabilities, case: Case, blocks: Sequence[int] = ()) -> GiantRun:
-    """Run one case on the giant pool, with the given blocks among those used. MemoryError where the system does not lend the address space."""
+    """Run one case on the giant pool, with the given blocks among those used. MemoryError where the system has no such address space."""
     small = build(case)
     itemsize, count = small.pool.key.element_size(), small.pool.blocks
     per_block = case.block_size * case.kv_heads * case.head_size
@@ -130,7 +134,10 @@ def _judge(case: Case, small: Scene, giant: Scene, found: Call) -> str | None:
 
 
 def _judge_writes(case: Case, small: Scene, giant: Scene) -> str | None:
-    for name, tensor, source in (("key", giant.pool.slot_view(giant.pool.key), small.key), ("value", giant.pool.slot_view(giant.pool.value), small.value)):
+    for name, tensor, source in (
+        ("key", giant.pool.slot_view(giant.pool.key), small.key),
+        ("value", giant.pool.slot_view(giant.pool.value), small.value),
+    ):
         if case.operation == "copy":
             for origin, target in giant.pairs.tolist():
                 if not torch.equal(tensor[origin].view(torch.uint8), tensor[target].view(torch.uint8)):

@@ -1,4 +1,4 @@
-"""The kernel laws. Each judge looks at calls of one case and says why its law is broken, that it holds, or that the case does not touch it."""
+"""The kernel laws. Each judge looks at calls of one case and says why its law is broken; None says that it is not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from kvproof.kernels.laws.scenes import FP8_SCALE, Scene, build
 from kvproof.kernels.machine import Violation
 
 SENTENCES = {
-    "paged-equals-contiguous": "Attention over the paged pool equals attention over the contiguous sequence in float64, within the bound of its types.",
+    "paged-equals-contiguous": "Attention over the paged pool equals attention over the contiguous sequence in float64, "
+    "within the bound of its storage and accumulation types.",
     "reads-only-owned": "Each program reads only committed slots of the sequences it serves.",
     "writes-only-granted": "Each program writes only slots it was granted; a slot of -1 writes nothing.",
     "in-bounds": "No access leaves its tensor.",
@@ -124,7 +125,8 @@ def _stored_exactly(judgement: Judgement) -> str | None:
                 held = scene.pool.slot_view(tensor)[slot // judgement.case.block_size, slot % judgement.case.block_size]
                 if not torch.equal(held, source[row]):
                     at = _first(held != source[row])
-                    return f"{name} of token {row} in slot {slot}, head {at[0]}, element {at[1]}: {float(held[at]):.9g} instead of {float(source[row][at]):.9g}"
+                    got, want = float(held[at]), float(source[row][at])
+                    return f"{name} of token {row} in slot {slot}, head {at[0]}, element {at[1]}: {got:.9g} instead of {want:.9g}"
     return None
 
 
@@ -147,7 +149,11 @@ def writes_only_granted(judgement: Judgement) -> str | None:
 def _tensors(pool: KVPool) -> list[tuple[str, torch.Tensor]]:
     """Everything of a pool that has slots, as `[blocks, block_size, kv_heads, ...]`."""
     named = [("key", pool.slot_view(pool.key)), ("value", pool.slot_view(pool.value))]
-    named += [(name, scale) for name, scale in (("key_scale", pool.key_scale), ("value_scale", pool.value_scale)) if scale is not None and scale.dim() > 1]
+    named += [
+        (name, scale)
+        for name, scale in (("key_scale", pool.key_scale), ("value_scale", pool.value_scale))
+        if scale is not None and scale.dim() > 1
+    ]
     return named
 
 
@@ -176,12 +182,18 @@ def _changed_gaps(before: KVPool, after: KVPool) -> str | None:
     changed = _bits(kinds[0]) != _bits(kinds[1])
     for tensor in (after.key, after.value):
         changed.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).fill_(False)
-    return f"element {int(changed.nonzero()[0])} of the pool's storage changed, which lies between the rows of the tensors" if changed.any() else None
+    return (
+        f"element {int(changed.nonzero()[0])} of the pool's storage changed, which lies between the rows of the tensors"
+        if changed.any()
+        else None
+    )
 
 
 def garbage_independent(judgement: Judgement) -> str | None:
     """Zeros instead of garbage."""
-    return _same_output(judgement, judgement.again(garbage="zero"), f"with {judgement.case.garbage} in slots that nobody owns", "with zeros there")
+    return _same_output(
+        judgement, judgement.again(garbage="zero"), f"with {judgement.case.garbage} in slots that nobody owns", "with zeros there"
+    )
 
 
 def rename_invariant(judgement: Judgement) -> str | None:
@@ -221,7 +233,8 @@ def batch_invariant(judgement: Judgement) -> str | None:
         if different.any():
             row, *rest = _first(different)
             at, both = (row, *rest), (starts[seq] + row, *rest)
-            return f"row {row} of sequence {seq} alone gives {float(alone.output[at]):.9g}, in the batch {float(found.output[both]):.9g} at {rest}"
+            apart, together = float(alone.output[at]), float(found.output[both])
+            return f"row {row} of sequence {seq} alone gives {apart:.9g}, in the batch {together:.9g} at {rest}"
     return None
 
 
@@ -288,11 +301,17 @@ def _scheme_bound(case: Case, wanted: torch.Tensor, scale: float) -> torch.Tenso
     if case.quantisation == "int8":
         return wanted.abs().amax(-1, keepdim=True) / 127 * 0.5 * (1 + 1e-4) + 1e-30
     # e4m3: 4 bits of significand, smallest step 2^-9; beyond 448 it saturates. A tenth of a percent for the division by the scale.
-    return torch.maximum(wanted.abs() / 16, torch.full_like(wanted, scale * 2.0**-10)) * (1 + 1e-3) + (wanted.abs() - 448 * scale).clamp(min=0)
+    return torch.maximum(wanted.abs() / 16, torch.full_like(wanted, scale * 2.0**-10)) * (1 + 1e-3) + (wanted.abs() - 448 * scale).clamp(
+        min=0
+    )
 
 
 LAWS = (
-    Law("paged-equals-contiguous", lambda j: _is_attend(j) or (j.case.operation == "store" and not j.case.quantisation), paged_equals_contiguous),
+    Law(
+        "paged-equals-contiguous",
+        lambda j: _is_attend(j) or (j.case.operation == "store" and not j.case.quantisation),
+        paged_equals_contiguous,
+    ),
     Law("reads-only-owned", lambda _: True, reads_only_owned, needs_machine=True),
     Law("writes-only-granted", lambda _: True, writes_only_granted),
     Law("in-bounds", lambda _: True, in_bounds, needs_machine=True),

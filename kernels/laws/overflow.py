@@ -54,7 +54,11 @@ def check_overflow(kernels: type[PagedKernels], capabilities: KernelCapabilities
 def _prove(launches: tuple[Launch, ...], deadline: float) -> list[Proof]:
     from kvproof.kernels.proofs.prove import prove_launch
 
-    return [proof for launch in launches for proof in prove_launch(launch.program, flatten(launch.bound, launch.constants), launch.grid, deadline)]
+    return [
+        proof
+        for launch in launches
+        for proof in prove_launch(launch.program, flatten(launch.bound, launch.constants), launch.grid, deadline)
+    ]
 
 
 def _take(state: _State, kernels: type[PagedKernels], capabilities: KernelCapabilities, case: Case, proof: Proof) -> LawResult | None:
@@ -73,7 +77,7 @@ def _take(state: _State, kernels: type[PagedKernels], capabilities: KernelCapabi
     return LawResult(LAW, "broken", state.exercised, f"{proof}; replayed: {run.failure.reason}", run.failure.case)
 
 
-def _summary(state: _State, capabilities: KernelCapabilities, has_solver: bool) -> str:  # noqa: FBT001 - private
+def _summary(state: _State, capabilities: KernelCapabilities, has_solver: bool) -> str:
     ran = f"executed in pools of {capabilities.max_pool_bytes} bytes up to the last block"
     if not has_solver:
         return f"{ran}; not proved, because z3-solver is not installed"

@@ -23,7 +23,8 @@ FP8_SCALE = 0.25
 class Scene:
     """A case made real.
 
-    `owners[slot]`: (sequence, position) pairs that live there. `granted`: slots that the call may write, `sources`: slots that a copy may read.
+    `owners[slot]`: (sequence, position) pairs that live there. `granted`: slots that the call may write, `sources`: slots that a copy may
+    read.
     """
 
     case: Case
@@ -67,7 +68,7 @@ class Scene:
 
 
 def build(case: Case, *, garbage: str | None = None, rename: int = 0, only: int | None = None) -> Scene:
-    """The tensors of a case. `garbage` overrides the case's, `rename` gives other physical blocks, `only` leaves one sequence of the batch."""
+    """The tensors of a case. `garbage` overrides the case's, `rename` gives other physical blocks, `only` leaves one sequence."""
     layout, blocks = _place(case, rename)
     pool = _pool(case, blocks)
     owners = _fill(case, pool, layout, garbage or case.garbage)
@@ -84,11 +85,11 @@ def build(case: Case, *, garbage: str | None = None, rename: int = 0, only: int 
         tables[list(seqs)].clone(),
         torch.tensor([case.lens[seq] for seq in seqs], dtype=torch.int32),
         None if case.query_lens is None else torch.tensor([case.query_lens[seq] for seq in seqs], dtype=torch.int32),
-        torch.cat([queries[seq] for seq in seqs]).to(_dtype(case)),
+        _strided(torch.cat([queries[seq] for seq in seqs]).to(_dtype(case)), case),
         *store,
         _pairs(case, layout),
         owners,
-        case.head_size**-0.5,
+        case.head_size**-0.5 * (0.8125 if case.seed % 2 else 1.0),
     )
 
 
@@ -105,7 +106,9 @@ def _place(case: Case, rename: int) -> tuple[list[list[int]], int]:
     """Physical blocks of each sequence, and how many the pool has."""
     size = case.block_size
     needed = [-(-length // size) for length in case.lens]
-    shared = min(case.lens[0] // size, needed[1]) if case.shared and len(case.lens) > 1 and case.lens[1] >= (case.lens[0] // size) * size else 0
+    shared = (
+        min(case.lens[0] // size, needed[1]) if case.shared and len(case.lens) > 1 and case.lens[1] >= (case.lens[0] // size) * size else 0
+    )
     total = sum(needed) - shared + case.spare
     total *= 2 if case.operation == "copy" else 1
     order = list(range(total))
@@ -123,13 +126,13 @@ def _place(case: Case, rename: int) -> tuple[list[list[int]], int]:
 
 
 def _pool(case: Case, blocks: int) -> KVPool:
-    """An empty pool; interleaved ones are views into one tensor, with a gap after every row."""
+    """An empty pool; interleaved keys and values are views into one tensor, block by block, as engines keep them."""
     size, heads, head = case.block_size, case.kv_heads, case.head_size
     shape = (blocks, size, heads, head) if case.layout == "NHD" else (blocks, heads, size, head)
     kind = {"": _dtype(case), "fp8": torch.float8_e4m3fn, "int8": torch.int8}[case.quantisation]
     if case.interleaved:
-        both = torch.zeros((blocks, 2, *shape[1:3], head + 16), dtype=torch.float32).to(kind)
-        key, value = both[:, 0, ..., :head], both[:, 1, ..., :head]
+        both = torch.zeros((blocks, 2, *shape[1:]), dtype=torch.float32).to(kind)
+        key, value = both[:, 0], both[:, 1]
     else:
         key, value = torch.zeros(shape, dtype=torch.float32).to(kind), torch.zeros(shape, dtype=torch.float32).to(kind)
     scales: list[torch.Tensor | None] = [None, None]
@@ -171,12 +174,16 @@ def _spoil(pool: KVPool, number: float) -> None:
     fp8 = pool.key.dtype == torch.float8_e4m3fn
     for tensor in (pool.key, pool.value):
         # fp8 has no infinity and no 30,000: its NaN and its largest number stand in.
-        tensor.copy_(torch.full(tensor.shape, min(number, 448.0) if fp8 and number != float("inf") else float("nan") if fp8 else number).to(tensor.dtype))
+        tensor.copy_(
+            torch.full(tensor.shape, min(number, 448.0) if fp8 and number != float("inf") else float("nan") if fp8 else number).to(
+                tensor.dtype
+            )
+        )
 
 
 def _tokens(case: Case, seq: int) -> torch.Tensor:
-    """Keys and values of a sequence, `[tokens, 2, kv_heads, head_size]`, the same first tokens however long it is. Values lie around one: a narrow
-    accumulator then loses bits that a zero mean would hide.
+    """Keys and values of a sequence, `[tokens, 2, kv_heads, head_size]`, the same first tokens however long it is. Values lie around one: a
+    narrow accumulator then loses bits that a zero mean would hide.
     """
     count = -(-case.lens[seq] // 256) * 256
     return _token_rows(case.seed * 1000003 + seq, (count, 2, case.kv_heads, case.head_size), case.dtype)
@@ -199,8 +206,14 @@ def _write(tensor: torch.Tensor, scale: torch.Tensor | None, rows: torch.Tensor,
         tensor[block, offset] = (rows if scale is None else rows / scale).to(tensor.dtype)
 
 
+def _strided(tensor: torch.Tensor, case: Case) -> torch.Tensor:
+    """Rows of a fused projection, as engines pass them, where the case is an interleaved one."""
+    return torch.cat([tensor, tensor[:, :1]], 1)[:, :-1] if case.interleaved else tensor
+
+
 def _tables(case: Case, layout: list[list[int]], blocks: int) -> torch.Tensor:
-    width = max((len(table) for table in layout), default=0) + 2
+    # With wild tails a table is wider than needed, otherwise it ends where the longest sequence does: what lies behind it is out of bounds.
+    width = max(1, *(len(table) for table in layout)) + (2 if case.tail == "wild" else 0)
     generator = torch.Generator().manual_seed(case.seed + 3)
     if case.tail == "zero":
         tables = torch.zeros(len(layout), width, dtype=torch.int32)
@@ -215,7 +228,9 @@ def _tables(case: Case, layout: list[list[int]], blocks: int) -> torch.Tensor:
 
 
 def _store_inputs(case: Case, layout: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Keys, values and slots: every token of every sequence, in random order, with a padding row for each sequence of length 0 and one at the end."""
+    """Keys, values and slots: every token of every sequence, in random order, with a padding row for each sequence of length 0 and one at
+    the end.
+    """
     slots = []
     for seq, table in enumerate(layout):
         slots += [table[at // case.block_size] * case.block_size + at % case.block_size for at in range(case.lens[seq])] or [-1]
@@ -223,10 +238,7 @@ def _store_inputs(case: Case, layout: list[list[int]]) -> tuple[torch.Tensor, to
     generator = torch.Generator().manual_seed(case.seed + 5)
     order = torch.randperm(len(slots), generator=generator) if case.permuted else torch.arange(len(slots))
     shape = (len(slots), case.kv_heads, case.head_size)
-    # Strided inputs: rows of a fused projection, as engines pass them.
-    fused = _normal(generator, (len(slots), 2 * case.kv_heads + 1, case.head_size), case).to(_dtype(case))
-    key, value = fused[:, : case.kv_heads], fused[:, case.kv_heads : 2 * case.kv_heads]
-    assert key.shape == shape
+    key, value = (_strided(_normal(generator, shape, case).to(_dtype(case)), case) for _ in range(2))
     return key, value, torch.tensor(slots, dtype=torch.int64)[order]
 
 

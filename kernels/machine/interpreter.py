@@ -1,8 +1,8 @@
 """Triton's own interpreter in a process of its own: what the machine is compared with and measured against.
 
-Triton decides when it is imported whether `@triton.jit` compiles or interprets, so both cannot live in one process. This file is also the program of
-that other process: requests come on its standard input as pickled `(path, kernel, grid, arguments, constants)`, the answer is the seconds taken and the
-argument arrays afterwards, or the text of the error.
+Triton decides when it is imported whether `@triton.jit` compiles or interprets, so both cannot live in one process. This file is also the
+program of that other process: requests come on its standard input as pickled `(path, kernel, grid, arguments, constants)`, the answer is
+the seconds taken and the argument arrays afterwards, or the text of the error.
 """
 
 from __future__ import annotations

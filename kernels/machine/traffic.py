@@ -260,14 +260,14 @@ class Traffic:
         assert watch.readable is not None
         allowed: Array | None = self._allowed.get(id(watch))
         if allowed is None:
-            anyone: Array = watch.readable.any(axis=0)[None, :]
+            anyone = np.asarray(watch.readable.any(axis=0))[None, :]
             if self._serves is None:
                 allowed = anyone
             else:
                 known = min(self._serves.shape[1], len(watch.readable))
                 allowed = np.asarray(self._serves[:, :known] @ watch.readable[:known])
                 # A program that has read no table row serves whoever the adapter told it by other means: all live sequences count.
-                allowed = np.where(self._serves.any(axis=1)[:, None], allowed, anyone)
+                allowed = np.where(np.asarray(self._serves.any(axis=1))[:, None], allowed, anyone)
             self._allowed[id(watch)] = allowed
         rows = programs.ids if len(allowed) > 1 else np.zeros(1, np.int64)
         good = allowed[rows.reshape((-1,) + (1,) * (slots.ndim - 1)), slots]

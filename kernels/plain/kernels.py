@@ -1,7 +1,7 @@
 """Three Triton kernels that do the contract and nothing more: store, attend, copy.
 
-One program does one row, so that every line can be checked against the contract's sentence. Block ids become 64-bit before they are multiplied: a pool
-may be larger than 2^31 elements.
+One program does one row, so that every line can be checked against the contract's sentence. Block ids become 64-bit before they are
+multiplied: a pool may be larger than 2^31 elements.
 """
 
 import triton
@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def quantised(x, scale, LOW: tl.constexpr):
-    """x / scale, rounded to the nearest integer, away from zero at ties, and kept within int8."""
+    """X / scale, rounded to the nearest integer, away from zero at ties, and kept within int8."""
     scaled = x / scale
     rounded = tl.where(scaled >= 0, tl.floor(scaled + 0.5), tl.ceil(scaled - 0.5))
     return tl.clamp(rounded, LOW, 127.0)
@@ -21,7 +21,9 @@ def store_kernel(
     source_ptr, pool_ptr, scale_ptr, slots_ptr, token_stride, head_stride, block_stride, slot_stride, pool_head_stride, kv_heads,
     BLOCK: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr, MODE: tl.constexpr,
 ):  # fmt: skip
-    """Program (token, head) writes one row of a key or value tensor. MODE: plain, fp8 (divide by the pool's scale), int8 (choose the row's scale)."""
+    """Program (token, head) writes one row of a key or value tensor. MODE: plain, fp8 (divide by the pool's scale), int8 (choose the row's
+    scale).
+    """
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     slot = tl.load(slots_ptr + token)
@@ -48,7 +50,8 @@ def attend_kernel(
     query_ptr, key_ptr, value_ptr, key_scale_ptr, value_scale_ptr, out_ptr, table_ptr, row_seq_ptr, row_position_ptr, scale,
     query_row_stride, query_head_stride, table_stride, block_stride, slot_stride, head_stride,
     value_block_stride, value_slot_stride, value_head_stride, kv_heads,
-    RATIO: tl.constexpr, BLOCK: tl.constexpr, PADDED_BLOCK: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr, WINDOW: tl.constexpr, MODE: tl.constexpr,
+    RATIO: tl.constexpr, BLOCK: tl.constexpr, PADDED_BLOCK: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr,
+    WINDOW: tl.constexpr, MODE: tl.constexpr,
 ):  # fmt: skip
     """Program (row, query head) attends from one query row to positions 0 (or the window's first) to its own. Position -1 gives zeros."""
     row = tl.program_id(0).to(tl.int64)
@@ -94,7 +97,15 @@ def attend_kernel(
 
 
 @triton.jit
-def copy_kernel(tensor_ptr, pairs_ptr, block_stride, outer_stride, inner_stride, OUTER: tl.constexpr, INNER: tl.constexpr, LAST: tl.constexpr, PADDED: tl.constexpr):
+def copy_kernel(
+    tensor_ptr,
+    pairs_ptr,
+    block_stride,
+    outer_stride,
+    inner_stride,
+    LAST: tl.constexpr,
+    PADDED: tl.constexpr,
+):
     """Program (pair, outer, inner) copies one row of a tensor of blocks."""
     pair = tl.program_id(0).to(tl.int64)
     source = tl.load(pairs_ptr + pair * 2)

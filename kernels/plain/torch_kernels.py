@@ -14,7 +14,9 @@ class PlainTorch(PagedKernels):
     @classmethod
     def capabilities(cls) -> KernelCapabilities:
         """Decode, prefill, windows and copies of unquantised pools."""
-        return KernelCapabilities(dtypes=("float32", "bfloat16"), layouts=("NHD", "HND"), features=frozenset({"decode", "prefill", "copy", "window"}))
+        return KernelCapabilities(
+            dtypes=("float32", "bfloat16"), layouts=("NHD", "HND"), features=frozenset({"decode", "prefill", "copy", "window"})
+        )
 
     def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
         """Indexed assignment; padding is dropped first, since -1 would index the last block."""

@@ -118,4 +118,4 @@ def _mode(pool: KVPool) -> str:
 
 def _copy(tensor: torch.Tensor, pairs: torch.Tensor) -> None:
     _, outer, inner, last = tensor.shape
-    copy_kernel[(len(pairs), outer, inner)](tensor, pairs, *tensor.stride()[:3], OUTER=outer, INNER=inner, LAST=last, PADDED=triton.next_power_of_2(last))
+    copy_kernel[(len(pairs), outer, inner)](tensor, pairs, *tensor.stride()[:3], LAST=last, PADDED=triton.next_power_of_2(last))

@@ -1,7 +1,7 @@
 """Proofs that no address of a launch leaves its tensor and no computation of it wraps, for every value of what the launch reads.
 
-Block ids and slots range over all values that the tensors of the launch show (the launches given here hold the first and the last block of the pool), program
-ids over the grid, loop counters over their bounds, lanes over their tiles. Strides and sizes are those of the launch.
+Block ids and slots range over all values that the tensors of the launch show (the launches given here hold the first and the last block of
+the pool), program ids over the grid, loop counters over their bounds, lanes over their tiles. Strides and sizes are those of the launch.
 """
 
 from __future__ import annotations
@@ -36,11 +36,17 @@ class Proof:
 
     def __str__(self) -> str:
         values = ", ".join(f"{name} = {value}" for name, value in self.model)
-        return f"{self.outcome}: {self.access} of {self.kernel} at {self.location}" + (f": {self.reason}" if self.reason else "") + (f" with {values}" if values else "")
+        return (
+            f"{self.outcome}: {self.access} of {self.kernel} at {self.location}"
+            + (f": {self.reason}" if self.reason else "")
+            + (f" with {values}" if values else "")
+        )
 
 
 def prove_launch(program: Program, values: Sequence[Any], grid: tuple[int, int, int], deadline: float | None = None) -> list[Proof]:
-    """One proof for each load, store and atomic. `values` are the flattened launch arguments, `deadline` a `time.monotonic` after which all is unknown."""
+    """One proof for each load, store and atomic. `values` are the flattened launch arguments, `deadline` a `time.monotonic` after which all
+    is unknown.
+    """
     function = program.kernel
     scalars = {at: int(value) for at, value in enumerate(values) if isinstance(value, int) and not isinstance(value, bool)}
     scalars |= {at: int(value) for at, value in enumerate(values) if isinstance(value, bool)}
@@ -86,7 +92,9 @@ def _prove(evaluator: Evaluator, access: Access, tensors: dict[int, torch.Tensor
         return Proof(*place, "proved")
     if answer == z3.unknown:
         return Proof(*place, "unknown", f"the solver gave up: {solver.reason_unknown()}")
-    return _counterexample(evaluator, solver.model(), place, address, span, [*conditions, *(side.expr for side in evaluator.sides), address])
+    return _counterexample(
+        evaluator, solver.model(), place, address, span, [*conditions, *(side.expr for side in evaluator.sides), address]
+    )
 
 
 def _mask(access: Access) -> int | None:
@@ -100,12 +108,16 @@ def _counterexample(evaluator: Evaluator, model: Any, place: tuple[str, Location
     opaque = [evaluator.opaque[name] for name in sorted(names) if name in evaluator.opaque]
     if opaque:
         return Proof(*place, "unknown", f"it depends on {opaque[0]}")
-    values = {name: model.eval(variable, model_completion=True).as_long() for name, (variable, _, _) in evaluator.ranges.items() if name in names}
+    values = {
+        name: model.eval(variable, model_completion=True).as_long() for name, (variable, _, _) in evaluator.ranges.items() if name in names
+    }
     shown = tuple((evaluator.loaded.get(name, name.split("!")[0]), value) for name, value in sorted(values.items()))
     for side in evaluator.sides:
         exact = model.eval(side.expr, model_completion=True).as_long()
         if not -(2 ** (side.bits - 1)) <= exact < 2 ** (side.bits - 1):
-            return Proof(*place, "counterexample", f"{side.op.name} at {side.op.location} gives {exact}, which {side.bits} bits do not hold", shown)
+            return Proof(
+                *place, "counterexample", f"{side.op.name} at {side.op.location} gives {exact}, which {side.bits} bits do not hold", shown
+            )
     return Proof(*place, "counterexample", f"element {model.eval(address, model_completion=True)} of a tensor of {span}", shown)
 
 

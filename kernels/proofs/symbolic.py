@@ -1,8 +1,9 @@
 """Symbolic values of a kernel.
 
-Integers of the IR become mathematical integers, and every operation that the IR does at a fixed width leaves a *side condition*: the exact result fits
-that width. A tensor is a function from lanes to an expression, evaluated at fresh lane variables where an access needs it. Loops are taken by induction:
-a carried value that grows by an invariant amount is `init + trip * amount`; any other is an opaque unknown, and so is what floats decide.
+Integers of the IR become mathematical integers, and every operation that the IR does at a fixed width leaves a *side condition*: the exact
+result fits that width. A tensor is a function from lanes to an expression, evaluated at fresh lane variables where an access needs it.
+Loops are taken by induction: a carried value that grows by an invariant amount is `init + trip * amount`; any other is an opaque unknown,
+and so is what floats decide.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Access:
 
 
 class Evaluator:
-    """Symbolic evaluation of one launched function. `scalars` are the concrete integer arguments, `contents` what pointer arguments point to."""
+    """Symbolic evaluation of one launched function. `scalars` are the concrete integer arguments, `contents` what pointer arguments point
+    to.
+    """
 
     def __init__(self, function: Function, scalars: dict[int, int], contents: dict[int, Content], grid: tuple[int, int, int]) -> None:
         self.function, self.scalars, self.contents, self.grid = function, scalars, contents, grid

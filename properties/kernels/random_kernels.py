@@ -1,7 +1,7 @@
 """Random Triton kernels as source text: masks, loops, branches, reductions, wrapping integers, broadcasts.
 
-Every kernel has the signature `kernel(x, y, out, n, N)`; x and y are int32 arrays, out int32. Floats are made from the integers inside, kept small, and
-written back through a bit cast, so that one comparison of bits covers everything.
+Every kernel has the signature `kernel(x, y, out, n, N)`; x and y are int32 arrays, out int32. Floats are made from the integers inside,
+kept small, and written back through a bit cast, so that one comparison of bits covers everything.
 """
 
 from __future__ import annotations
