@@ -217,7 +217,9 @@ def result_types(name: str, body: str, results: int, operands: Sequence[Type]) -
     if name == "arith.constant" and signature == body:
         return [Type("i1")]
     if "->" in signature:
-        return list(_types(signature.rsplit("->", 1)[1]))
+        listed = list(_types(signature.rsplit("->", 1)[1]))
+        # Triton 3.8 prints the type of both results of a split once.
+        return listed * results if len(listed) == 1 else listed
     if found := re.search(r"\bto (.*)$", signature):
         return [parse_type(found[1])]
     kinds = list(_types(signature))

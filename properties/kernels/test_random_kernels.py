@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, given, note, reject, settings
 
 from kvproof.kernels.machine import installed
-from kvproof.kernels.machine.interpreter import load_module
+from kvproof.kernels.machine.interpreter import InterpreterError, load_module
 
 from .random_kernels import kernels
 
@@ -26,7 +26,12 @@ def test_the_machine_equals_the_interpreter(source: str, interpreter: Any, tmp_p
     rng = np.random.default_rng(len(source))
     x, y = (rng.integers(-(2**31), 2**31, PROGRAMS * N).astype(np.int32) for _ in range(2))
     arrays, n = [x, y, np.zeros(PROGRAMS * N + 8, np.int32)], PROGRAMS * N - 11
-    _, expected = interpreter.run(path, "kernel", (PROGRAMS,), [*arrays, n], {"N": N})
+    try:
+        _, expected = interpreter.run(path, "kernel", (PROGRAMS,), [*arrays, n], {"N": N})
+    except InterpreterError as error:
+        # Triton 3.8's interpreter refuses some kernels that its compiler takes; too many of them fail the test as unsatisfiable.
+        note(str(error))
+        reject()
     actual = [torch.from_numpy(array.copy()) for array in arrays]
     with installed() as machine:
         load_module(path).kernel[(PROGRAMS,)](*actual, n, N=N)

@@ -75,7 +75,7 @@ def shapes(x, y, out, N: tl.constexpr):
     j = tl.permute(tl.reshape(c, (2, N // 2, 2)), (2, 0, 1))
     z = tl.sum(tl.reshape(j, (2, N)), 0)
     w = tl.cat(a, b)
-    h = tl.histogram(tl.abs(a * 3).to(tl.int32), 16)
+    h = tl.histogram(tl.abs(a * 3).to(tl.int32) % 16, 16)
     r = lo + hi * 2 + tl.reshape(t, (N,)) + g + z + tl.sum(w, 0) + tl.sum(h * tl.arange(0, 16), 0)
     tl.store(out + i, r)
 
