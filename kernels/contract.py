@@ -26,7 +26,7 @@ import msgspec
 if TYPE_CHECKING:
     import torch
 
-FEATURES = frozenset({"decode", "prefill", "copy", "window", "fp8", "int8"})
+FEATURES = frozenset({"decode", "prefill", "copy", "window", "fp8", "int8", "narrow-accumulation"})
 """Features that the suite has cases for. Others (sinks, mla, ...) may be claimed and are reported as not exercised."""
 
 LAYOUTS = ("NHD", "HND")
@@ -75,8 +75,9 @@ class KernelCapabilities(msgspec.Struct, frozen=True):
 
     `dtypes`: torch names of the type of query, key and value, which the pool has too unless it is quantised (`fp8`: float8_e4m3fn, `int8`).
     `head_sizes` in elements, `gqa_ratios` query heads for each key head, `block_sizes` in tokens. `features`: see `FEATURES`.
-    `batch_invariant` claims bit-equal rows whatever shares the batch. `max_pool_bytes`: the largest key (or value) pool that addresses must
-    be right for.
+    `batch_invariant` claims bit-equal rows whatever shares the batch; `narrow-accumulation` among the features says that scores and sums
+    may be kept in the input type, which widens the bound for float16 and bfloat16. `max_pool_bytes`: the largest key (or value) pool that
+    addresses must be right for.
     """
 
     dtypes: Sequence[str] = ("float32",)

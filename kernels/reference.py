@@ -9,8 +9,9 @@ tf32 dot and 0 without one, and n tokens, d elements and b blocks:
     once as input type sum                 |dS| / S <= sum_j w_j/S (|dw_j|/w_j) + n u output              |do| <= sum_j w_j/S |v_j|
     (|dw_j|/w_j + (n + 2) u + r + 2 t) + |o| (|dS|/S + 2 u + e)
 
-(see Higham, Accuracy and Stability of Numerical Algorithms, chapter 3, for sums of products). A kernel that keeps scores or sums in
-bfloat16 makes errors of 2^-9 where the float32 bound allows some 1e-6.
+(see Higham, Accuracy and Stability of Numerical Algorithms, chapter 3, for sums of products). Where scores and sums are kept in the input
+type (the feature `narrow-accumulation`), u is e instead. A kernel that keeps scores or sums in bfloat16 makes errors of 2^-9 where the
+float32 bound allows some 1e-6.
 """
 
 from __future__ import annotations
@@ -66,13 +67,17 @@ def attend(
     query_lens: torch.Tensor | None = None,
     window: int | None = None,
     tf32: bool = False,
+    narrow: bool = False,
 ) -> Expected:
-    """Attention by the definition: gather a sequence's tokens in order, softmax over what each query may see."""
+    """Attention by the definition: gather a sequence's tokens in order, softmax over what each query may see.
+
+    `tf32` and `narrow` widen the bound, for float32 dots on tensor cores and for scores and sums that are kept in the input type.
+    """
     output, bound = torch.zeros(query.shape, dtype=torch.float64), torch.zeros(query.shape, dtype=torch.float64)
     ratio, row = query.shape[1] // pool.kv_heads, 0
     keys, values = dequantised(pool, key=True), dequantised(pool, key=False)
     rounding = half_ulp(query.dtype)
-    errors = _Errors(rounding, 0.0 if pool.key_scale is None else rounding, TF32 if tf32 else 0.0)
+    errors = _Errors(max(UNIT, rounding) if narrow else UNIT, rounding, 0.0 if pool.key_scale is None else rounding, TF32 if tf32 else 0.0)
     for seq, length in enumerate(seq_lens.tolist()):
         rows = 1 if query_lens is None else int(query_lens[seq])
         blocks = block_tables[seq, : -(-length // pool.block_size)].long()
@@ -91,8 +96,9 @@ def attend(
 
 @dataclasses.dataclass(frozen=True)
 class _Errors:
-    """e, r and t of the module's formulas."""
+    """u, e, r and t of the module's formulas."""
 
+    unit: float
     rounding: float
     operand: float
     truncation: float
@@ -107,10 +113,10 @@ def _row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, block:
     weights = torch.exp(scores - top)
     share = weights / weights.sum(0)
     output = torch.einsum("nh,nhd->hd", share, v)
-    score_error = size * ((d + 4) * UNIT + errors.operand + 2 * errors.truncation)
+    score_error = size * ((d + 4) * errors.unit + errors.operand + 2 * errors.truncation)
     blocks = -(-n // block) + 1
-    weight_error = score_error + 4 * UNIT * (scores - top).abs() + (8 + 4 * blocks) * UNIT + errors.rounding
-    sum_error = (share * weight_error).sum(0) + n * UNIT
-    spread = torch.einsum("nh,nhd->hd", share * (weight_error + (n + 2) * UNIT + errors.operand + 2 * errors.truncation), v.abs())
-    bound = SECOND_ORDER * (spread + output.abs() * (sum_error.unsqueeze(-1) + 2 * UNIT + errors.rounding)) + TINY
+    weight_error = score_error + 4 * errors.unit * (scores - top).abs() + (8 + 4 * blocks) * errors.unit + errors.rounding
+    sum_error = (share * weight_error).sum(0) + n * errors.unit
+    spread = torch.einsum("nh,nhd->hd", share * (weight_error + (n + 2) * errors.unit + errors.operand + 2 * errors.truncation), v.abs())
+    bound = SECOND_ORDER * (spread + output.abs() * (sum_error.unsqueeze(-1) + 2 * errors.unit + errors.rounding)) + TINY
     return output, bound

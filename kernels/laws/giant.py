@@ -110,19 +110,27 @@ def run_giant(kernels: type[PagedKernels], capabilities: KernelCapabilities, cas
     giant = move(small, ids, total)
     with _headroom(case):
         found = call(kernels, giant, watched=False, record=True)
-    reason = _judge(case, small, giant, found)
+    reason = _judge(small, giant, found, narrow="narrow-accumulation" in capabilities.features)
     where = f"{case} in a pool of {total} blocks, {capabilities.max_pool_bytes} bytes, at blocks {ids}"
     return GiantRun(GiantFailure(reason, where) if reason else None, tuple(found.launches))
 
 
-def _judge(case: Case, small: Scene, giant: Scene, found: Call) -> str | None:
+def _judge(small: Scene, giant: Scene, found: Call, *, narrow: bool) -> str | None:
+    case = small.case
     if found.error:
         return f"{case.operation} raised {found.error}"
     if found.violations:
         return str(found.violations[0])
     if case.operation == "attend":
         expected = reference.attend(
-            small.pool, small.query, small.tables, small.seq_lens, scale=small.scale, query_lens=small.query_lens, tf32=found.tf32
+            small.pool,
+            small.query,
+            small.tables,
+            small.seq_lens,
+            scale=small.scale,
+            query_lens=small.query_lens,
+            tf32=found.tf32,
+            narrow=narrow,
         )
         assert found.output is not None
         bad = ~((found.output.double() - expected.output).abs() <= expected.bound)

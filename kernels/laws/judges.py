@@ -100,6 +100,7 @@ def paged_equals_contiguous(judgement: Judgement) -> str | None:
         query_lens=scene.query_lens,
         window=judgement.case.window,
         tf32=found.tf32,
+        narrow="narrow-accumulation" in judgement.capabilities.features,
     )
     assert found.output is not None
     if found.output.dtype != scene.query.dtype:

@@ -118,7 +118,11 @@ class Machine:
         self.launches += 1
         before = self.violations_found.total
         values = flatten(lowered.bound, lowered.constants)
-        self.execute(_compiled(lowered.program), values, shape)
+        try:
+            self.execute(_compiled(lowered.program), values, shape)
+        finally:
+            # Keeping a tensor would keep its memory; the next launch adopts what it is given.
+            self.memory.release_unwatched()
         if self.strict and self.violations_found.total > before:
             raise MachineError("\n".join(str(found) for found in self.violations))
 

@@ -18,6 +18,9 @@ TARGET = GPUTarget("cuda", 89, 32)
 types.
 """
 
+OPTIONS = {"enable_fp_fusion": False, "debug": True, "sanitize_overflow": False}
+"""`debug` keeps device assertions in the IR; the sanitizer would add one to every integer operation, which the machine need not be told."""
+
 MAX_CACHED_PROGRAMS = 512
 """Kernels times specialisations kept; the oldest goes first."""
 
@@ -40,7 +43,7 @@ _backend: Any = None
 def lower(function: JITFunction[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lowered:
     """Bind, specialise as Triton does (divisibility by 16, ones, constexprs), and compile to TTIR. Raises what Triton's compiler raises."""
     backend = _get_backend()
-    bound, specialization, options = _binder(function, backend)(*args, **{**kwargs, "enable_fp_fusion": False})
+    bound, specialization, options = _binder(function, backend)(*args, **{**kwargs, **OPTIONS})
     # The source hash is part of the key: a kernel whose globals or callees changed is compiled again.
     key = (id(function), f"{function.cache_key}{specialization}{options}")
     if key not in _cache:

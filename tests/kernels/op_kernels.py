@@ -215,6 +215,14 @@ def out_of_bounds(x, out, n, N: tl.constexpr):
 
 
 @triton.jit
+def asserting(x, n, N: tl.constexpr):
+    i = tl.arange(0, N)
+    v = tl.load(x + i)
+    tl.device_assert(v < n, "too large")
+    tl.device_print("v", v)
+
+
+@triton.jit
 def racing(x, out, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.store(out + i, tl.load(x + tl.program_id(0) * N + i))

@@ -144,3 +144,11 @@ def test_chunks_of_the_grid_give_the_same_result() -> None:
 def test_strict_raises_at_the_launch() -> None:
     with installed(strict=True), pytest.raises(MachineError, match="out-of-bounds"):
         op_kernels.out_of_bounds[(4,)](torch.zeros(100), torch.zeros(100), 100, N=32)
+
+
+def test_device_assertions_are_checked_and_prints_kept() -> None:
+    with installed() as machine:
+        op_kernels.asserting[(1,)](torch.arange(32.0), 30.0, N=32)
+    (found,) = machine.violations
+    assert (found.kind, found.lane, found.detail) == ("assertion", (30,), "too large")
+    assert machine.printed[0][1][0].shape == (1, 32)
