@@ -1,6 +1,7 @@
 """kvproof: verification and fuzzing for paged KV caches."""
 
 from kvproof.impl.adapter import CacheAdapter
+from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
 from kvproof.models.capabilities import Capabilities, Group
 from kvproof.models.ops import Namespace
 from kvproof.models.outcomes import Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
@@ -12,8 +13,11 @@ __all__ = [
     "Grant",
     "Group",
     "Hit",
+    "KVPool",
+    "KernelCapabilities",
     "Namespace",
     "OutOfBlocks",
+    "PagedKernels",
     "Refused",
     "Snapshot",
 ]

@@ -12,12 +12,18 @@ from kvproof.kernels.plain.torch_kernels import PlainTorch
 from kvproof.kernels.plain.triton_kernels import PlainTriton
 
 from .faults import FAULTS, build
+from .grouped import Grouped
 
 
 def test_the_plain_triton_kernels_keep_every_law() -> None:
     report = check_kernels(PlainTriton, budget_seconds=15)
     assert report.verdict == "held", str(report)
     assert {law.verdict for law in report.laws} == {"held"}, str(report)
+
+
+def test_grouped_dots_split_over_the_sequence_keep_every_law() -> None:
+    report = check_kernels(Grouped, budget_seconds=10)
+    assert report.verdict == "held", str(report)
 
 
 def test_plain_torch_is_judged_by_its_results() -> None:
