@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from kvproof.kernels.contract import PagedKernels
-from kvproof.kernels.laws.scenes import Scene, watch
+from kvproof.kernels.laws.scenes import Scene, watch, watch_copies
 from kvproof.kernels.machine import Machine, MachineError, Violation
 from kvproof.kernels.machine.lower import Lowered
 
@@ -67,6 +67,8 @@ def call(kernels: type[PagedKernels], scene: Scene, *, watched: bool = True, rec
     machine = Machine()
 
     def listen(lowered: Lowered, bound: dict[str, Any], grid: tuple[int, int, int]) -> None:
+        if watched:
+            watch_copies(scene, machine.memory, bound.values())
         result.tf32 |= bool(_TF32_DOT.search(lowered.ttir))
         if record and len(result.launches) < MAX_RECORDED_LAUNCHES:
             result.launches.append(Launch(lowered.program, dict(bound), lowered.constants, grid))
@@ -80,7 +82,9 @@ def call(kernels: type[PagedKernels], scene: Scene, *, watched: bool = True, rec
         except MachineError:
             raise
         except Exception as error:  # noqa: BLE001 - anything an adapter raises is an outcome to judge
-            result.error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            # A compilation error has its place in the first line and its reason in the last.
+            result.error = f"{type(error).__name__}: {' ... '.join(dict.fromkeys(lines[:1] + lines[-1:]))}"
     result.violations, result.launch_count = list(machine.violations), machine.launches
     return result
 

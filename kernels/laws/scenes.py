@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -280,6 +280,25 @@ def watch(scene: Scene, memory: Memory) -> None:
     if case.operation == "attend":
         rows = torch.arange(len(scene.tables), dtype=torch.int32).repeat_interleave(scene.tables.shape[1])
         memory.adopt(scene.tables, "block_tables").watch = Watch(4, row_of=rows.numpy())
+
+
+def watch_copies(scene: Scene, memory: Memory, arguments: Iterable[object]) -> None:
+    """Adapters may hand a converted copy of the block table to their kernels: what has its shape and its values is one."""
+    for tensor in arguments:
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or tensor.shape != scene.tables.shape
+            or tensor.dtype.is_floating_point
+            or not tensor.is_contiguous()
+        ):
+            continue
+        held = memory.adopt(tensor)
+        if held.watch is None and torch.equal(tensor.long(), scene.tables.long()):
+            rows = torch.arange(len(scene.tables), dtype=torch.int32).repeat_interleave(scene.tables.shape[1])
+            first = tensor.storage_offset()
+            row_of = torch.full((held.data.size // tensor.element_size(),), -1, dtype=torch.int32)
+            row_of[first : first + len(rows)] = rows
+            held.watch = Watch(tensor.element_size(), row_of=row_of.numpy())
 
 
 def _owner(scene: Scene, slot: int) -> str:

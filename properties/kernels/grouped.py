@@ -1,4 +1,4 @@
-"""Decode in another style than the plain kernels: tensor-core dots over a group of heads, split over the sequence, partial results in scratch memory."""
+"""Decode in another style than the plain kernels: dots over a group of heads, split over the sequence, partial results in scratch memory."""
 
 from __future__ import annotations
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+import triton
+import triton.language as tl
 
 from kvproof.kernels.check import check_kernels
 from kvproof.kernels.contract import KernelCapabilities, PagedKernels
@@ -70,6 +73,35 @@ def test_a_claim_that_makes_no_sense_is_an_error() -> None:
     report = check_kernels(Misspelt)
     assert report.verdict == "error"
     assert "NDH" in report.error
+
+
+@triton.jit
+def assembled(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tl.load(x + i)], dtype=tl.float32, is_pure=True, pack=1))
+
+
+class Assembled(PlainTriton):
+    def store(self, pool, key, value, slots) -> None:
+        assembled[(1,)](torch.zeros(16), torch.zeros(16), N=16)
+
+
+def test_what_the_machine_cannot_run_is_an_error_and_not_a_verdict() -> None:
+    report = check_kernels(Assembled, budget_seconds=1)
+    assert report.verdict == "error"
+    assert "tt.elementwise_inline_asm, used by kernel 'assembled'" in report.error
+
+
+class ConvertedTables(PlainTriton):
+    """Hands its kernel a table of 64-bit ids."""
+
+    def attend(self, pool, query, block_tables, seq_lens, **options) -> torch.Tensor:
+        return super().attend(pool, query, block_tables.long(), seq_lens, **options)
+
+
+def test_a_converted_table_still_says_whom_a_program_serves() -> None:
+    report = check_kernels(ConvertedTables, budget_seconds=1, laws={"reads-only-owned"})
+    assert report.verdict == "held", str(report)
 
 
 class Sinking(PlainTorch):
