@@ -6,6 +6,7 @@ needs cut down to it, and results are put together again afterwards. So a progra
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -206,7 +207,9 @@ def _bind(block: CompiledBlock, env: Env, values: list[Value]) -> None:
 
 @step("tt.call")
 def _call(op: Op, builder: Builder) -> Step:
-    name = op.text.split("@", 1)[1].split("(", 1)[0].strip('"')
+    symbol = re.search(r'@("[^"]+"|[^"(]+)\(', op.text)
+    assert symbol is not None
+    name = symbol[1].strip('"')
     callee = compile_function(builder.program, builder.program.functions[name], builder.compiled)
     builder.stored_roots |= callee.stored_roots
     pointers = {value: builder.root(value) for value in op.operands if builder.type(value).is_pointer and builder.root(value) != ABSOLUTE}

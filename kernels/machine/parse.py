@@ -99,7 +99,7 @@ class _FunctionParser:
 
     def function(self) -> tuple[Function, bool]:
         header, where = strip_locations(self._reader.next())
-        found = re.match(r"\s*tt\.func\s+(public |private |nested )?@\"?([^\"(]+)\"?\((.*)$", header)
+        found = re.match(r'\s*tt\.func\s+(public |private |nested )?@("[^"]+"|[^"(]+)\((.*)$', header)
         if not found:
             raise ParseError(f"cannot read the function header: {header.strip()}")
         arguments, tail = _matching(found[3])
@@ -111,7 +111,13 @@ class _FunctionParser:
         results = re.search(r"-> (.*?)(?: attributes|\s*\{$)", tail)
         region, _ = self._region([])
         function = Function(
-            found[2], names, values, region, self._types, _types(results[1]) if results else (), self._reader.locations.resolve(where)
+            found[2].strip('"'),
+            names,
+            values,
+            region,
+            self._types,
+            _types(results[1]) if results else (),
+            self._reader.locations.resolve(where),
         )
         return function, (found[1] or "public ").strip() == "public"
 

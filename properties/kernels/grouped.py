@@ -1,4 +1,4 @@
-"""Decode in another style than the plain kernels: dots over a group of heads, split over the sequence, partial results in scratch memory."""
+"""Decode in another style than the plain kernels: dots over groups of heads, split over the sequence, partial results in scratch memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from kvproof.kernels.plain.triton_kernels import PlainTriton
 
 @triton.jit
 def partial_kernel(
-    query, key, value, partial, stats, table, lens, scale, query_stride, query_head_stride, table_stride, block_stride, slot_stride, head_stride,
+    query, key, value, partial, stats, table, lens, scale,
+    query_stride, query_head_stride, table_stride, block_stride, slot_stride, head_stride,
     RATIO: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     seq, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -78,8 +79,8 @@ class Grouped(PlainTriton):
         seq_lens: torch.Tensor,
         *,
         scale: float,
-        query_lens: torch.Tensor | None = None,
-        window: int | None = None,
+        query_lens: torch.Tensor | None = None,  # noqa: ARG002 - decode only
+        window: int | None = None,  # noqa: ARG002 - not claimed
     ) -> torch.Tensor:
         seqs, heads, head = query.shape
         splits, padded = 4, triton.next_power_of_2(head)
@@ -87,7 +88,8 @@ class Grouped(PlainTriton):
         partial, stats = torch.empty(seqs, heads, splits, head), torch.empty(seqs, heads, splits, 2)
         sizes = {"HEAD": head, "PADDED": padded, "SPLITS": splits}
         partial_kernel[(seqs, pool.kv_heads, splits)](
-            query, pool.key, pool.value, partial, stats, block_tables, seq_lens, scale, query.stride(0), query.stride(1), block_tables.stride(0),
+            query, pool.key, pool.value, partial, stats, block_tables, seq_lens, scale,
+            query.stride(0), query.stride(1), block_tables.stride(0),
             *pool.key.stride()[:3], RATIO=heads // pool.kv_heads, ROWS=16, BLOCK=pool.block_size, **sizes,
         )  # fmt: skip
         combine_kernel[(seqs * heads,)](partial, stats, out, **sizes)
