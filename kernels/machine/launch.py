@@ -189,7 +189,9 @@ def _flatten_value(value: Any, flat: list[Any]) -> None:
         for part in value:
             _flatten_value(part, flat)
     elif type(value).__name__ == "TensorDescriptor":
-        flat.extend([value.base, *value.shape, *value.strides, *_descriptor_flags(value)])
+        # Triton passes the sizes twice: once inside the lowered descriptor, once as arguments of their own.
+        sizes = [*value.shape, *value.strides]
+        flat.extend([value.base, *sizes, *_descriptor_flags(value), *sizes])
     else:
         flat.append(value)
 

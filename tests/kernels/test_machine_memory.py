@@ -10,6 +10,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kvproof.kernels.machine import Machine, Watch, installed, sparse_tensor
 
@@ -33,6 +34,22 @@ def tuned(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
 def add_one(x, n, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x + at, tl.load(x + at, mask=at < n) + 1.0, mask=at < n)
+
+
+@triton.jit
+def rows_of(descriptor, out, N: tl.constexpr):
+    at = tl.program_id(0) * 2
+    values = descriptor.load([at, 0])
+    tl.store(out + (at + tl.arange(0, 2))[:, None] * N + tl.arange(0, N)[None, :], values)
+
+
+def test_tensor_descriptors_from_the_host() -> None:
+    x, out = torch.randn(3, 32), torch.zeros(4, 32)
+    with installed() as machine:
+        rows_of[(2,)](TensorDescriptor.from_tensor(x, [2, 32]), out, N=32)
+    assert torch.equal(out[:3], x)
+    assert out[3].tolist() == [0.0] * 32
+    assert machine.violations == []
 
 
 def test_a_pool_of_two_to_the_forty_bytes() -> None:
