@@ -148,8 +148,8 @@ class Builder:
 
     def step(self, op: Op) -> Step:
         """The closure of one operation."""
-        if op.name == "tt.bitcast" and self.type(op.results[0]).is_pointer:
-            return STEPS["pointer bitcast"](op, self)
+        if op.name in ("tt.bitcast", "arith.select") and self.type(op.results[0]).is_pointer:
+            return STEPS["pointer " + op.name](op, self)
         if op.name in STEPS:
             return STEPS[op.name](op, self)
         if op.name in PURE:

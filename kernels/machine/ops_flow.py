@@ -51,36 +51,54 @@ def _join_roots(builder: Builder, op: Op, results: tuple[int, ...], sources: lis
             builder.roots[result] = roots.pop()
 
 
+class _Way:
+    """One branch of a condition; `absolute` are the pointers it hands on that must become byte addresses, since the other branch's are into
+    another argument.
+    """
+
+    def __init__(self, region: CompiledRegion, absolute: dict[int, int]) -> None:
+        self.region, self.absolute = region, absolute
+
+    def run(self, env: Env, frame: Frame) -> list[Value]:
+        run_block(self.region.block, env, frame)
+        values = [env[value] for value in self.region.yields]
+        for position, root in self.absolute.items():
+            values[position] = frame.run.absolute(root, values[position])
+        return values
+
+
+def _ways(op: Op, builder: Builder) -> list[_Way]:
+    regions = [builder.region(region) for region in op.regions]
+    ways = [_Way(region, {}) for region in regions]
+    for position, result in enumerate(op.results):
+        if builder.type(result).is_pointer:
+            roots = [builder.root(region.yields[position]) for region in regions]
+            builder.roots[result] = roots[0] if len(set(roots)) == 1 else ABSOLUTE
+            if len(set(roots)) > 1:
+                for way, root in zip(ways, roots, strict=True):
+                    way.absolute |= {} if root == ABSOLUTE else {position: root}
+    return ways
+
+
 @step("scf.if")
 def _if(op: Op, builder: Builder) -> Step:
     (condition,) = op.operands
-    ways = [builder.region(region) for region in op.regions]
-    then, other = ways[0], ways[1] if len(ways) > 1 else None
-    _join_roots(builder, op, op.results, [way.yields for way in ways])
-
-    def whole(way: CompiledRegion | None, env: Env, frame: Frame) -> None:
-        if way is None:
-            return
-        run_block(way.block, env, frame)
-        for out, value in zip(op.results, [env[value] for value in way.yields], strict=True):
-            env[out] = value
+    ways = _ways(op, builder)
 
     def run(env: Env, frame: Frame) -> None:
         chosen = dense(env[condition])
-        if chosen.all():
-            return whole(then, env, frame)
-        if not chosen.any():
-            return whole(other, env, frame)
+        if chosen.all() or not chosen.any():
+            at = 0 if chosen.all() else 1
+            if at < len(ways):
+                for out, value in zip(op.results, ways[at].run(env, frame), strict=True):
+                    env[out] = value
+            return
         parts: list[tuple[Array, list[Value]]] = []
-        for way, keep in ((then, np.flatnonzero(chosen)), (other, np.flatnonzero(~chosen))):
-            if way is None:
-                continue
-            cut = _subset(env, way.free, keep)
-            run_block(way.block, cut, Frame(frame.ids[keep], frame.run))
-            parts.append((keep, [cut[value] for value in way.yields]))
+        for way, keep in zip(ways, (np.flatnonzero(chosen), np.flatnonzero(~chosen)), strict=False):
+            cut = _subset(env, way.region.free, keep)
+            parts.append((keep, way.run(cut, Frame(frame.ids[keep], frame.run))))
         for position, out in enumerate(op.results):
             env[out] = merge(len(frame.ids), [(keep, values[position]) for keep, values in parts])
-        return None
 
     return run
 

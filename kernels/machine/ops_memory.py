@@ -41,7 +41,26 @@ def _int_to_ptr(op: Op, builder: Builder) -> Step:
     return lambda env, _frame: env.__setitem__(out, dense(env[source]).astype(np.int64))
 
 
-@step("pointer bitcast")
+@step("pointer arith.select")
+def _pointer_select(op: Op, builder: Builder) -> Step:
+    (condition, left, right), (out,) = op.operands, op.results
+    roots = builder.root(left), builder.root(right)
+    if roots[0] == roots[1]:
+        builder.roots[out] = roots[0]
+        return lambda env, _frame: env.__setitem__(out, np.where(dense(env[condition]), dense(env[left]), dense(env[right])))
+    builder.roots[out] = ABSOLUTE
+
+    def run(env: Env, frame: Frame) -> None:
+        choices = [
+            env[value] if root == ABSOLUTE else frame.run.absolute(root, env[value])
+            for value, root in zip((left, right), roots, strict=True)
+        ]
+        env[out] = np.where(dense(env[condition]), dense(choices[0]), dense(choices[1]))
+
+    return run
+
+
+@step("pointer tt.bitcast")
 def _pointer_bitcast(op: Op, builder: Builder) -> Step:
     (source,), (out,) = op.operands, op.results
     root, before, after = builder.root(source), builder.type(source), builder.type(out)

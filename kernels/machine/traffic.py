@@ -160,7 +160,8 @@ class Traffic:
                 self._report("unknown-address", site, None, hit, address, programs, "no known tensor lies at this address")
             else:
                 hit = todo & (address >= held.base) & (address < held.base + held.data.size)
-                view = View(held, "memory", site.elem, 0, (held.data.size // size,), (1,))
+                name = next((known.name for known in self.views.values() if known.storage is held), "memory")
+                view = View(held, name, site.elem, 0, (held.data.size // size,), (1,))
                 odd = hit & ((address - held.base) % size != 0)
                 if odd.any():
                     self._report("misaligned", site, view, odd, (address - held.base) // size, programs, f"not a multiple of {size} bytes")

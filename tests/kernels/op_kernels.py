@@ -215,6 +215,18 @@ def out_of_bounds(x, out, n, N: tl.constexpr):
 
 
 @triton.jit
+def choosing(x, y, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    if tl.program_id(0) % 2 == 0:
+        source = x
+        target = out
+    else:
+        source = y + 1
+        target = out + N
+    tl.store(target + i, tl.load(source + i, mask=i < N - 1, other=0.0) + tl.load(tl.where(i % 2 == 0, x + i, y + i)))
+
+
+@triton.jit
 def asserting(x, n, N: tl.constexpr):
     i = tl.arange(0, N)
     v = tl.load(x + i)

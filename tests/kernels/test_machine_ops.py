@@ -152,3 +152,14 @@ def test_device_assertions_are_checked_and_prints_kept() -> None:
     (found,) = machine.violations
     assert (found.kind, found.lane, found.detail) == ("assertion", (30,), "too large")
     assert machine.printed[0][1][0].shape == (1, 32)
+
+
+def test_pointers_may_be_chosen_among_arguments() -> None:
+    x, y, out = torch.arange(32.0), torch.arange(100.0, 132.0), torch.zeros(2, 32)
+    with installed() as machine:
+        op_kernels.choosing[(2,)](x, y, out, N=32)
+    mixed = torch.where(torch.arange(32) % 2 == 0, x, y)
+    first, second = x.clone(), y.roll(-1)
+    first[31] = second[31] = 0
+    assert torch.equal(out, torch.stack([first, second]) + mixed)
+    assert machine.violations == []
