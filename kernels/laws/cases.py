@@ -22,7 +22,7 @@ LONGEST_TOKENS = 200
 
 
 LONG_TOKENS = 1100
-"""One sequence beyond a thousand tokens: fixed tile counts and sums in half precision show here."""
+"""One sequence beyond a thousand tokens: fixed numbers of tiles, tokens or pairs and sums in half precision show here."""
 
 MANY_SEQUENCES = 33
 """One batch of more than 32 sequences: what takes a warp's width for the batch shows here."""
@@ -99,10 +99,14 @@ def sweep(capabilities: KernelCapabilities, rng: random.Random) -> Iterator[Case
             block = int(chosen["block_size"])
             lens = (2 * block + 3, block, 1, block + 1, 0, max(1, block - 1)) if turn % 2 == 0 else (0, LONGEST_TOKENS, block + 1, 1)
             base = Case("attend", **chosen, lens=lens, kv_heads=1 + turn % 2, permuted=True, seed=rng.randrange(1 << 16))
-            yield _as_kind(base, kind, capabilities, rng, turn)
-            if turn == 0 and kind == "decode":
-                yield dataclasses.replace(base, lens=(LONG_TOKENS, 1), garbage="nan")
-                yield dataclasses.replace(base, lens=tuple(1 + at % (2 * block) for at in range(MANY_SEQUENCES)), interleaved=True)
+            case = _as_kind(base, kind, capabilities, rng, turn)
+            yield case
+            if turn == 0:
+                # A loop over a thousand blocks of one token takes seconds and shows no more than one over three hundred.
+                longest = LONG_TOKENS if case.operation != "attend" else min(LONG_TOKENS, max(300, 80 * block))
+                yield dataclasses.replace(case, lens=(longest, 1), query_lens=(20, 1) if kind == "prefill" else None)
+            if turn == 0 and kind != "prefill":
+                yield dataclasses.replace(case, lens=tuple(1 + at % (2 * block) for at in range(MANY_SEQUENCES)), interleaved=True)
 
 
 def random_case(capabilities: KernelCapabilities, rng: random.Random) -> Case:

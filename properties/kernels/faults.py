@@ -128,6 +128,12 @@ FAULTS: dict[str, Fault] = {
         "tl.store(target, row.to(pool_ptr.dtype.element_ty))",
     ),
     "store takes blocks for powers of two": one("writes-only-granted", "block = slot // BLOCK", "block = slot // 16"),
+    "at most 64 pairs are copied": one(
+        "copy-is-complete", "copy_kernel[(len(pairs), outer, inner)]", "copy_kernel[(min(len(pairs), 64), outer, inner)]"
+    ),
+    "at most 1024 tokens are stored": one(
+        "paged-equals-contiguous", "store_kernel[(len(slots), pool.kv_heads)]", "store_kernel[(min(len(slots), 1024), pool.kv_heads)]"
+    ),
     "copies leave the scales behind": one(
         "copy-is-complete", "if scale is not None and scale.dim() > 1:", "if scale is not None and scale.dim() > 3:", "B82"
     ),
