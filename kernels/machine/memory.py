@@ -195,12 +195,6 @@ class Memory:
                 return self.adopt(tensor)
         return None
 
-    def forget(self) -> None:
-        """Let go of all tensors and declarations."""
-        self._bases.clear()
-        self._storages.clear()
-        self._names.clear()
-
     def release_unwatched(self) -> None:
         """Let go of the storages about which nothing was declared; a launch adopts them again."""
         kept = [held for held in self._storages if held.watch is not None or held.initialised is not None]

@@ -22,11 +22,6 @@ def erf(values: Array) -> Array:
     return torch.erf(torch.from_numpy(np.ascontiguousarray(values))).numpy()
 
 
-def maximum_number(left: Array, right: Array) -> Array:
-    """IEEE maxNum: a NaN loses against a number."""
-    return np.asarray(np.fmax(left, right))
-
-
 def divide_toward_zero(left: Array, right: Array) -> Array:
     """C's signed division; x/0 gives 0 here, where the hardware leaves it undefined."""
     quotient = left // right

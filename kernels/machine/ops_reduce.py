@@ -15,7 +15,7 @@ import torch
 from kvproof.kernels.machine.build import Builder, CompiledRegion, Env, Frame, PureFunction, Step, pure, run_block, step
 from kvproof.kernels.machine.ir import Op, Region
 from kvproof.kernels.machine.numerics import Array, container, is_narrow, rounder, truncate_to_tf32, unsigned
-from kvproof.kernels.machine.values import full
+from kvproof.kernels.machine.values import dense, full
 
 TORCH_MIN_ELEMENTS = 16384
 """From here on torch's maximum is faster (10 us against 54 us at 65,536 elements); it is exact, so order does not matter."""
@@ -108,7 +108,7 @@ def _reduce(op: Op, builder: Builder) -> Step:
 
 def _axis_full(value: Any, shape: tuple[int, ...], axis: int) -> Array:
     """The reduced axis at full size; the others may stay at one, since reducing equal rows gives equal results."""
-    array = value.dense() if value.__class__.__name__ == "Outer" else value
+    array = dense(value)
     if array.shape[axis] == shape[axis - 1]:
         return np.asarray(array)
     wanted = list(array.shape)

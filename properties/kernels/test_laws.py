@@ -9,8 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kvproof.kernels.check import check_kernels
+from kvproof.kernels.check import check_kernels, judge_case
 from kvproof.kernels.contract import KernelCapabilities, PagedKernels
+from kvproof.kernels.laws.cases import Case
 from kvproof.kernels.plain.torch_kernels import PlainTorch
 from kvproof.kernels.plain.triton_kernels import PlainTriton
 
@@ -44,6 +45,14 @@ def test_a_seeded_fault_breaks_its_law(name: str, tmp_path: Path) -> None:
     assert result.verdict == "broken", str(report)
     assert result.reason
     assert result.case.startswith("Case(")
+
+
+def test_a_reported_case_can_be_judged_again(tmp_path: Path) -> None:
+    faulty = build("the current token is not attended to", tmp_path)
+    report = check_kernels(faulty, budget_seconds=20, laws={"paged-equals-contiguous"}, shrink_seconds=1)
+    case = eval(report.law("paged-equals-contiguous").case, {"Case": Case})
+    assert "paged-equals-contiguous" in judge_case(faulty, case)
+    assert judge_case(PlainTriton, case) == {}
 
 
 def test_every_law_has_a_fault() -> None:
