@@ -121,6 +121,20 @@ class View:
             rest %= stride
         return np.asarray(inside & (rest == 0))
 
+    def rows_inside(self, rows: Array, width: int) -> bool:
+        """For rows of `width` elements that begin and end within the span: whether all of them lie in the tensor, none in a gap."""
+        if self.is_dense:
+            return True
+        run, outer = 1, self._ordered()
+        while outer and outer[-1][1] == run:
+            run *= outer.pop()[0]
+        rest = rows
+        for size, stride in outer:
+            if (rest // stride >= size).any():
+                return False
+            rest = rest % stride
+        return bool((rest + width <= run).all())
+
     def coordinates(self, index: int) -> tuple[int, ...]:
         """The index in each dimension of an element, in or out of bounds: an overflow shows in the outermost dimension."""
         found = dict.fromkeys(range(len(self.shape)), 0)

@@ -91,17 +91,14 @@ class Traffic:
     ) -> Array | None:
         """Whole rows at once, or None where the rows need a closer look."""
         axis, width = pointer.axis + 1, len(pointer.inner)
-        if (
-            not view.is_dense
-            or (mask is not None and mask.shape[axis] != 1)
-            or id(view.storage) in self._tracked
-            or not pointer.is_consecutive()
-        ):
+        if (mask is not None and mask.shape[axis] != 1) or id(view.storage) in self._tracked or not pointer.is_consecutive():
             return None
         rows = pointer.base.squeeze(axis) + pointer.inner[0]
         rest = None if mask is None else mask.squeeze(axis)
         safe = rows if rest is None else np.where(rest, rows, 0)
         if not safe.size or int(safe.view(np.uint64).max()) + width > view.span or view.storage.initialised is not None:
+            return None
+        if not view.rows_inside(safe, width):
             return None
         if view.storage.watch is not None and not self._rows_owned(view, safe, rest, width, programs):
             return None

@@ -127,3 +127,14 @@ def test_a_large_grid_needs_little_memory() -> None:
 def test_importing_the_package_needs_no_torch() -> None:
     code = "import sys, kvproof.kernels; assert not {'torch', 'triton', 'numpy'} & set(sys.modules), sorted(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_rows_of_a_view_with_gaps_are_told_from_rows_that_reach_into_one() -> None:
+    both = torch.arange(4 * 2 * 32 * 64, dtype=torch.float32).view(4, 2, 32, 64)
+    for stride, kinds in ((both.stride(0), set()), (both.stride(0) + 32, {"out-of-bounds"})):
+        out = torch.zeros(2, 2048)
+        with installed() as machine:
+            gather_rows[(2,)](both[:, 0], torch.tensor([0, 2]), out, stride, N=2048)
+        assert {found.kind for found in machine.violations} == kinds
+        if not kinds:
+            assert torch.equal(out, both[[0, 2], 0].reshape(2, 2048))
