@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvproof.impl.adapter import CacheAdapter
+from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
 from kvproof.models.capabilities import Capabilities, Group
 from kvproof.models.ops import Namespace
 from kvproof.models.outcomes import Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
@@ -19,8 +20,11 @@ __all__ = [
     "Grant",
     "Group",
     "Hit",
+    "KVPool",
+    "KernelCapabilities",
     "Namespace",
     "OutOfBlocks",
+    "PagedKernels",
     "Refused",
     "Snapshot",
     "cache_tests",

@@ -1,0 +1,154 @@
+"""The contract for paged kernels under test. Subclass `PagedKernels`; the suite builds it without arguments.
+
+    from kvproof import KernelCapabilities, KVPool, PagedKernels
+
+    class Kernels(PagedKernels):
+        @classmethod
+        def capabilities(cls):
+            return KernelCapabilities(dtypes=("float16",), head_sizes=(64, 128), features=frozenset({"decode", "copy"}))
+
+        def store(self, pool, key, value, slots): ...
+        def attend(self, pool, query, block_tables, seq_lens, *, scale, query_lens=None, window=None): ...
+        def copy_blocks(self, pool, pairs): ...
+
+All tensors are on the CPU. Triton kernels launched inside the methods run on the IR machine; plain torch works too and is judged by its
+results alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+if TYPE_CHECKING:
+    import torch
+
+FEATURES = frozenset({"decode", "prefill", "copy", "window", "fp8", "int8", "narrow-accumulation"})
+"""Features that the suite has cases for. Others (sinks, mla, ...) may be claimed and are reported as not exercised."""
+
+LAYOUTS = ("NHD", "HND")
+
+
+@dataclasses.dataclass(frozen=True)
+class KVPool:
+    """Paged keys and values, written in place. Keys and values of a block may alternate in one tensor, so only the strides say where a
+    block lies; the last dimension is contiguous, here and in every other tensor of the contract, and nothing else need be.
+
+    `key`, `value`: `[blocks, block_size, kv_heads, head_size]` for layout "NHD", `[blocks, kv_heads, block_size, head_size]` for "HND".
+    Scales are float32 and multiply what is stored: one for the pool, `[1]`, with fp8; one for each slot and head, `[blocks, block_size,
+    kv_heads]` whatever the layout, with int8, where `store` chooses them (the largest magnitude of the row divided by 127, 1 for a row of
+    zeros).
+    """
+
+    key: torch.Tensor
+    value: torch.Tensor
+    block_size: int
+    layout: str = "NHD"
+    key_scale: torch.Tensor | None = None
+    value_scale: torch.Tensor | None = None
+
+    @property
+    def blocks(self) -> int:
+        """Physical blocks in the pool."""
+        return int(self.key.shape[0])
+
+    @property
+    def kv_heads(self) -> int:
+        """Key and value heads."""
+        return int(self.key.shape[2 if self.layout == "NHD" else 1])
+
+    @property
+    def head_size(self) -> int:
+        """Elements of one head."""
+        return int(self.key.shape[3])
+
+    def slot_view(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A key or value tensor as `[blocks, block_size, kv_heads, head_size]`, without copying."""
+        return tensor if self.layout == "NHD" else tensor.transpose(1, 2)
+
+
+class KernelCapabilities(msgspec.Struct, frozen=True):
+    """What the kernels claim; the suite asks for nothing else.
+
+    `dtypes`: torch names of the type of query, key and value, which the pool has too unless it is quantised (`fp8`: float8_e4m3fn, `int8`).
+    `head_sizes` in elements, `gqa_ratios` query heads for each key head, `block_sizes` in tokens. `features`: see `FEATURES`.
+    `batch_invariant` claims bit-equal rows whatever shares the batch; `narrow-accumulation` among the features says that scores and sums
+    may be kept in the input type, which widens the bound for float16 and bfloat16. `max_pool_bytes`: the largest key (or value) pool that
+    addresses must be right for.
+    """
+
+    dtypes: Sequence[str] = ("float32",)
+    head_sizes: Sequence[int] = (64,)
+    gqa_ratios: Sequence[int] = (1, 4)
+    block_sizes: Sequence[int] = (16,)
+    layouts: Sequence[str] = ("NHD",)
+    features: Collection[str] = frozenset({"decode"})
+    batch_invariant: bool = True
+    max_pool_bytes: int = 2**36
+
+
+class PagedKernels:
+    """Base class of kernels under test; every method that is not overridden says so when it is called."""
+
+    @classmethod
+    def capabilities(cls) -> KernelCapabilities:
+        """What these kernels claim to do."""
+        _missing(cls, "capabilities")
+
+    def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+        """Write key and value `[tokens, kv_heads, head_size]` to slots `[tokens]` int64, slot = block * block_size + offset; -1 is padding:
+        write nothing.
+        """
+        _missing(type(self), "store")
+
+    def attend(
+        self,
+        pool: KVPool,
+        query: torch.Tensor,
+        block_tables: torch.Tensor,
+        seq_lens: torch.Tensor,
+        *,
+        scale: float,
+        query_lens: torch.Tensor | None = None,
+        window: int | None = None,
+    ) -> torch.Tensor:
+        """Attention of each query over its sequence's tokens, current ones included.
+
+        `block_tables` `[seqs, max_blocks]` int32, entries past a sequence's blocks are arbitrary; `seq_lens` `[seqs]` int32. Decode: query
+        `[seqs, q_heads, head_size]`. Prefill: `query_lens` `[seqs]` int32 and query `[sum(query_lens), q_heads, head_size]`, the last
+        positions of each sequence, causal. With `window=w` a query at position p sees p-w+1..p. A sequence of length 0 gives zeros. Returns
+        the shape of query.
+        """
+        _missing(type(self), "attend")
+
+    def copy_blocks(self, pool: KVPool, pairs: torch.Tensor) -> None:
+        """Needs `copy`. Copy keys, values and scales of blocks: pairs `[n, 2]` int64, source and destination."""
+        _missing(type(self), "copy_blocks")
+
+
+def validate(capabilities: KernelCapabilities) -> None:
+    """Raise ValueError with a complete sentence where a claim is not usable."""
+    for name in ("dtypes", "head_sizes", "gqa_ratios", "block_sizes", "layouts"):
+        values = getattr(capabilities, name)
+        if isinstance(values, str) or not tuple(values):
+            raise ValueError(f"KernelCapabilities.{name} must be a non-empty sequence, got {values!r}")
+    for name in ("head_sizes", "gqa_ratios", "block_sizes"):
+        if any(not isinstance(value, int) or value < 1 for value in getattr(capabilities, name)):
+            raise ValueError(f"KernelCapabilities.{name} must hold positive integers, got {getattr(capabilities, name)!r}")
+    unknown = [layout for layout in capabilities.layouts if layout not in LAYOUTS]
+    if unknown:
+        raise ValueError(f"KernelCapabilities.layouts knows {LAYOUTS}, got {unknown}")
+    if isinstance(capabilities.features, str):
+        raise TypeError(f"KernelCapabilities.features must be a set of names, got the string {capabilities.features!r}")
+    known = {"float32", "float16", "bfloat16"}
+    if not set(capabilities.dtypes) <= known:
+        raise ValueError(
+            f"KernelCapabilities.dtypes knows {sorted(known)}, got {list(capabilities.dtypes)}; quantised pools are the features fp8, int8"
+        )
+
+
+def _missing(owner: type, method: str) -> NoReturn:
+    raise NotImplementedError(f"{owner.__name__}.{method} is not implemented, though its capabilities claim it or every adapter needs it")

@@ -1,0 +1,1 @@
+"""The kernel laws as checks of a `PagedKernels` adapter."""

@@ -1,0 +1,109 @@
+"""One call of an adapter: on the machine, watched, with everything that could be left uninitialised filled with NaN."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from kvproof.kernels.contract import PagedKernels
+from kvproof.kernels.laws.scenes import Scene, watch, watch_copies
+from kvproof.kernels.machine import Machine, MachineError, Violation
+from kvproof.kernels.machine.lower import Lowered
+
+_TF32_DOT = re.compile(r"tt\.dot .*inputPrecision = tf32.* : tensor<[\dx]*f32> \*")
+MAX_RECORDED_LAUNCHES = 64
+
+
+@dataclasses.dataclass
+class Launch:
+    """A kernel launch as the solver needs it."""
+
+    program: Any
+    bound: dict[str, Any]
+    constants: frozenset[str]
+    grid: tuple[int, int, int]
+
+
+@dataclasses.dataclass
+class Call:
+    """What a call did. `output` is None for store and copy; `error` is what the adapter raised."""
+
+    scene: Scene
+    output: torch.Tensor | None = None
+    violations: list[Violation] = dataclasses.field(default_factory=list)
+    launches: list[Launch] = dataclasses.field(default_factory=list)
+    launch_count: int = 0
+    tf32: bool = False
+    error: str = ""
+
+
+@contextlib.contextmanager
+def poisoned() -> Iterator[None]:
+    """`torch.empty` and its kin give NaN (or the largest integer) instead of whatever lay there."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    switch: Any = torch.utils.deterministic
+    fill = switch.fill_uninitialized_memory
+    # The public switch sets the same flag but imports torch's compiler first, which takes five seconds.
+    torch._C._set_deterministic_algorithms(True, warn_only=True)
+    switch.fill_uninitialized_memory = True
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
+            yield
+    finally:
+        torch._C._set_deterministic_algorithms(before[0], warn_only=before[1])
+        switch.fill_uninitialized_memory = fill
+
+
+def call(kernels: type[PagedKernels], scene: Scene, *, watched: bool = True, record: bool = False) -> Call:
+    """Run the scene's operation. MachineError passes through: it says that the machine, not the kernel, is at its end."""
+    result = Call(scene)
+    machine = Machine()
+
+    def listen(lowered: Lowered, bound: dict[str, Any], grid: tuple[int, int, int]) -> None:
+        if watched:
+            watch_copies(scene, machine.memory, bound.values())
+        result.tf32 |= bool(_TF32_DOT.search(lowered.ttir))
+        if record and len(result.launches) < MAX_RECORDED_LAUNCHES:
+            result.launches.append(Launch(lowered.program, dict(bound), lowered.constants, grid))
+
+    machine.on_launch.append(listen)
+    if watched:
+        watch(scene, machine.memory)
+    with machine.installed(), poisoned(), torch.no_grad():
+        try:
+            result.output = _invoke(kernels(), scene)
+        except MachineError:
+            raise
+        except Exception as error:  # noqa: BLE001 - anything an adapter raises is an outcome to judge
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            # A compilation error has its place in the first line and its reason in the last.
+            result.error = f"{type(error).__name__}: {' ... '.join(dict.fromkeys(lines[:1] + lines[-1:]))}"
+    result.violations, result.launch_count = list(machine.violations), machine.launches
+    return result
+
+
+def _invoke(kernels: PagedKernels, scene: Scene) -> torch.Tensor | None:
+    case = scene.case
+    if case.operation == "store":
+        kernels.store(scene.pool, scene.key, scene.value, scene.slots)
+        return None
+    if case.operation == "copy":
+        kernels.copy_blocks(scene.pool, scene.pairs)
+        return None
+    extra: dict[str, Any] = {}
+    if scene.query_lens is not None:
+        extra["query_lens"] = scene.query_lens
+    if case.window is not None:
+        extra["window"] = case.window
+    output: Any = kernels.attend(scene.pool, scene.query, scene.tables, scene.seq_lens, scale=scene.scale, **extra)
+    if not isinstance(output, torch.Tensor) or output.shape != scene.query.shape:
+        shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise ValueError(f"attend must return a tensor of the query's shape {tuple(scene.query.shape)}, it returned {shape}")
+    return output

@@ -1,0 +1,1 @@
+"""Plain paged kernels: written to be read, and the first clients of the contract."""

@@ -1,0 +1,440 @@
+"""Symbolic values of a kernel.
+
+Integers of the IR become mathematical integers, and every operation that the IR does at a fixed width leaves a *side condition*: the exact
+result fits that width. A tensor is a function from lanes to an expression, evaluated at fresh lane variables where an access needs it.
+Loops are taken by induction: a carried value that grows by an invariant amount is `init + trip * amount`; any other is an opaque unknown,
+and so is what floats decide.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import z3
+
+from kvproof.kernels.machine.ir import Block, Function, Op, Type
+from kvproof.kernels.machine.ops_arith import constant_value
+
+Lanes = tuple[Any, ...]
+Expr = Any
+"""A Z3 integer or boolean expression; z3 ships no types."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """`expr`, the exact result of `op`, must fit `bits` signed bits."""
+
+    expr: Expr
+    bits: int
+    op: Op
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """What is known of the integers in a tensor: their range. `source` says why."""
+
+    low: int
+    high: int
+    source: str
+
+
+@dataclasses.dataclass
+class Access:
+    """A load or store, and the conditions under which it runs."""
+
+    op: Op
+    guards: list[Callable[[], Expr]]
+
+
+class Evaluator:
+    """Symbolic evaluation of one launched function. `scalars` are the concrete integer arguments, `contents` what pointer arguments point
+    to.
+    """
+
+    def __init__(self, function: Function, scalars: dict[int, int], contents: dict[int, Content], grid: tuple[int, int, int]) -> None:
+        self.function, self.scalars, self.contents, self.grid = function, scalars, contents, grid
+        self.ranges: dict[str, tuple[Expr, int, int]] = {}
+        self.opaque: dict[str, str] = {}
+        self.loaded: dict[str, str] = {}
+        self.sides: list[Side] = []
+        self.accesses: list[Access] = []
+        self.roots: dict[int, int] = {value: at for at, value in enumerate(function.arguments) if function.types[value].is_pointer}
+        self._defs: dict[int, Callable[[Lanes], Expr]] = {}
+        self._memo: dict[tuple[Any, ...], tuple[Lanes, Expr]] = {}
+        for position, value in enumerate(function.arguments):
+            self._defs[value] = self._argument(position, value)
+        self._blocks()
+
+    # Walking ---------------------------------------------------------------------------------------------------------
+
+    def _argument(self, position: int, value: int) -> Callable[[Lanes], Expr]:
+        if self.function.types[value].is_pointer:
+            return lambda _lanes: z3.IntVal(0)
+        if position in self.scalars:
+            return lambda _lanes: z3.IntVal(self.scalars[position])
+        return self._unknown(value, "a floating-point argument")
+
+    def _blocks(self) -> None:
+        """Blocks of the function body; each runs under the disjunction of the edges that lead to it."""
+        incoming: dict[str, list[tuple[Callable[[], Expr], tuple[int, ...]]]] = {}
+        for index, block in enumerate(self.function.region.blocks):
+            edges = incoming.get(block.name, [])
+            guards = [] if index == 0 else [_any_of([edge for edge, _ in edges])]
+            for position, argument in enumerate(block.arguments):
+                self._defs[argument] = self._merge([(edge, values[position]) for edge, values in edges])
+                self._keep_root(argument, [values[position] for _, values in edges])
+            self._walk(block, guards)
+            end = block.ops[-1] if block.ops else None
+            if end is not None and end.name.startswith("cf."):
+                for way, (label, values) in enumerate(end.successors):
+                    incoming.setdefault(label, []).append((self._edge(end, way, guards), values))
+
+    def _edge(self, op: Op, way: int, guards: list[Callable[[], Expr]]) -> Callable[[], Expr]:
+        def taken() -> Expr:
+            before = [guard() for guard in guards]
+            if op.name == "cf.cond_br":
+                condition = self.at(op.operands[0], ())
+                before.append(condition if way == 0 else z3.Not(condition))
+            return z3.And(*before) if before else z3.BoolVal(True)
+
+        return taken
+
+    def _merge(self, edges: list[tuple[Callable[[], Expr], int]]) -> Callable[[Lanes], Expr]:
+        def value(lanes: Lanes) -> Expr:
+            result = self.at(edges[-1][1], lanes)
+            for guard, source in reversed(edges[:-1]):
+                result = z3.If(guard(), self.at(source, lanes), result)
+            return result
+
+        return value
+
+    def _walk(self, block: Block, guards: list[Callable[[], Expr]]) -> None:
+        for op in block.ops:
+            if op.name == "scf.for":
+                self._for(op, guards)
+            elif op.name == "scf.if":
+                self._if(op, guards)
+            elif op.name in ("scf.while", "tt.call"):
+                for value in op.results:
+                    self._defs[value] = self._unknown(value, f"{op.name} at {op.location}")
+                for region in op.regions:
+                    for argument in region.body.arguments:
+                        self._defs[argument] = self._unknown(argument, f"a value carried by {op.name} at {op.location}")
+                    self._walk(region.body, guards)
+            else:
+                self._simple(op, guards)
+
+    def _simple(self, op: Op, guards: list[Callable[[], Expr]]) -> None:
+        if op.name in ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas"):
+            self.accesses.append(Access(op, list(guards)))
+        for position, value in enumerate(op.results):
+            self._keep_root(value, op.operands if op.name != "tt.load" else ())
+            rule = RULES.get(op.name)
+            self._defs[value] = self._by_rule(rule, op) if rule and position == 0 else self._unknown(value, f"{op.name} at {op.location}")
+
+    def _by_rule(self, rule: Callable[[Evaluator, Op, Lanes], Expr], op: Op) -> Callable[[Lanes], Expr]:
+        return lambda lanes: rule(self, op, lanes)
+
+    def _keep_root(self, value: int, sources: Sequence[int]) -> None:
+        found = {self.roots.get(source, -1) for source in sources if self.type(source).is_pointer}
+        if self.type(value).is_pointer and len(found) == 1:
+            self.roots[value] = found.pop()
+
+    def _if(self, op: Op, guards: list[Callable[[], Expr]]) -> None:
+        condition = op.operands[0]
+        for way, region in enumerate(op.regions):
+            extra = (lambda: self.at(condition, ())) if way == 0 else (lambda: z3.Not(self.at(condition, ())))
+            self._walk(region.body, [*guards, extra])
+        for position, value in enumerate(op.results):
+            then, other = (region.body.ops[-1].operands[position] for region in op.regions)
+            self._defs[value] = lambda lanes, a=then, b=other: z3.If(self.at(condition, ()), self.at(a, lanes), self.at(b, lanes))  # type: ignore[misc]
+            self._keep_root(value, (then, other))
+
+    def _for(self, op: Op, guards: list[Callable[[], Expr]]) -> None:
+        low, high, step, *inits = op.operands
+        body = op.regions[0].body
+        induction, *carried = body.arguments
+        trip = self.fresh(f"trip{op.location.line}", 0, 2**62)
+
+        def index() -> Expr:
+            return self.at(low, ()) + trip * self.at(step, ())
+
+        self._defs[induction] = lambda _lanes: index()
+        yields = body.ops[-1].operands
+        amounts = [self._amount(body, argument, value) for argument, value in zip(carried, yields, strict=True)]
+        for argument, init, amount in zip(carried, inits, amounts, strict=True):
+            self._keep_root(argument, (init,))
+            self._defs[argument] = self._carried(argument, init, amount, lambda: trip, op)
+        self._walk(body, [*guards, lambda: z3.And(trip >= 0, index() < self.at(high, ()))])
+
+        def trips() -> Expr:
+            span, by = self.at(high, ()) - self.at(low, ()), self.at(step, ())
+            return z3.If(span > 0, (span + by - 1) / by, 0)
+
+        for value, argument, init, amount in zip(op.results, carried, inits, amounts, strict=True):
+            self._keep_root(value, (init,))
+            self._defs[value] = self._carried(argument, init, amount, trips, op)
+
+    def _amount(self, body: Block, argument: int, value: int) -> int | None:
+        """The value by which a carried one grows each trip, where it is one operation and does not depend on the loop."""
+        inside = {result for op in body.ops for result in op.results} | set(body.arguments)
+        for op in body.ops:
+            if value in op.results and op.name in ("arith.addi", "tt.addptr") and argument in op.operands:
+                other = next((operand for operand in op.operands if operand != argument), None)
+                return other if other is not None and other not in inside else None
+        return argument if value == argument else None
+
+    def _carried(self, argument: int, init: int, amount: int | None, count: Callable[[], Expr], op: Op) -> Callable[[Lanes], Expr]:
+        if amount is None:
+            return self._unknown(argument, f"a value carried by the loop at {op.location}, which does not grow by a fixed amount")
+        if amount == argument:
+            return lambda lanes: self.at(init, lanes)
+        return lambda lanes: self.at(init, lanes) + count() * self.at(amount, lanes)
+
+    # Evaluation ------------------------------------------------------------------------------------------------------
+
+    def type(self, value: int) -> Type:
+        """The IR type of a value."""
+        return self.function.types[value]
+
+    def at(self, value: int, lanes: Lanes) -> Expr:
+        """A value at given lanes."""
+        key = (value, *(lane.get_id() for lane in lanes))
+        if key not in self._memo:
+            # The lanes are kept with the result: an id may be given to another expression once its own is gone.
+            self._memo[key] = (lanes, self._defs[value](lanes))
+        return self._memo[key][1]
+
+    def forget(self) -> None:
+        """Start a new access: no value and no side condition of the last one counts."""
+        self.sides.clear()
+        self._memo.clear()
+
+    def fresh(self, hint: str, low: int, high: int) -> Expr:
+        """An unknown integer in a range."""
+        name = f"{hint}!{len(self.ranges)}"
+        variable = z3.Int(name)
+        self.ranges[name] = (variable, low, high)
+        return variable
+
+    def fit(self, expr: Expr, op: Op) -> Expr:
+        """Note that the exact result must fit the operation's type."""
+        bits = self.type(op.results[0]).bits
+        self.sides.append(Side(expr, bits, op))
+        return expr
+
+    def _unknown(self, value: int, why: str) -> Callable[[Lanes], Expr]:
+        def make(_lanes: Lanes) -> Expr:
+            kind = self.type(value)
+            if kind.elem == "i1":
+                name = f"opaque!{len(self.opaque)}"
+                self.opaque[name] = why
+                return z3.Bool(name)
+            bits = kind.bits
+            variable = self.fresh("opaque", -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+            self.opaque[str(variable)] = why
+            return variable
+
+        return make
+
+    def unknown(self, op: Op, lanes: Lanes, why: str = "") -> Expr:
+        """An opaque value in place of an operation's result."""
+        return self._unknown(op.results[0], why or f"{op.name} at {op.location}")(lanes)
+
+
+def _any_of(edges: list[Callable[[], Expr]]) -> Callable[[], Expr]:
+    return lambda: z3.Or(*(edge() for edge in edges)) if edges else z3.BoolVal(False)
+
+
+# Rules ---------------------------------------------------------------------------------------------------------------
+
+Rule = Callable[[Evaluator, Op, Lanes], Expr]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register how operations are evaluated."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+@rule("arith.constant")
+def _constant(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    value = constant_value(op, e.type(op.results[0]))
+    if isinstance(value, bool):
+        return z3.BoolVal(value)
+    return z3.IntVal(value) if isinstance(value, int) else e.unknown(op, lanes)
+
+
+@rule("tt.get_program_id")
+def _program_id(e: Evaluator, op: Op, _lanes: Lanes) -> Expr:
+    axis = {"x": 0, "y": 1, "z": 2}[op.text.split()[1]]
+    name = f"program_{'xyz'[axis]}"
+    e.ranges.setdefault(name, (z3.Int(name), 0, e.grid[axis] - 1))
+    return e.ranges[name][0]
+
+
+@rule("tt.get_num_programs")
+def _num_programs(e: Evaluator, op: Op, _lanes: Lanes) -> Expr:
+    return z3.IntVal(e.grid[{"x": 0, "y": 1, "z": 2}[op.text.split()[1]]])
+
+
+@rule("tt.make_range")
+def _make_range(_e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    return lanes[0] + op.integer("start")
+
+
+@rule("tt.splat")
+def _splat(e: Evaluator, op: Op, _lanes: Lanes) -> Expr:
+    return e.at(op.operands[0], ())
+
+
+@rule("tt.expand_dims")
+def _expand_dims(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    axis = op.integer("axis")
+    return e.at(op.operands[0], lanes[:axis] + lanes[axis + 1 :])
+
+
+@rule("tt.broadcast")
+def _broadcast(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    shape = e.type(op.operands[0]).shape
+    return e.at(op.operands[0], tuple(z3.IntVal(0) if size == 1 else lane for size, lane in zip(shape, lanes, strict=True)))
+
+
+@rule("tt.trans")
+def _trans(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    order = op.integers("order")
+    source = list(lanes)
+    for at, axis in enumerate(order):
+        source[axis] = lanes[at]
+    return e.at(op.operands[0], tuple(source))
+
+
+@rule("tt.reshape")
+def _reshape(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    linear: Expr = z3.IntVal(0)
+    for size, lane in zip(e.type(op.results[0]).shape, lanes, strict=True):
+        linear = linear * size + lane
+    source, shape = [], e.type(op.operands[0]).shape
+    for at, size in enumerate(shape):
+        source.append(linear / math.prod(shape[at + 1 :]) % size)
+    return e.at(op.operands[0], tuple(source))
+
+
+def _both(e: Evaluator, op: Op, lanes: Lanes) -> tuple[Expr, Expr]:
+    return e.at(op.operands[0], lanes), e.at(op.operands[1], lanes)
+
+
+@rule("arith.addi", "arith.subi", "arith.muli")
+def _arithmetic(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    a, b = _both(e, op, lanes)
+    if z3.is_bool(a):
+        return e.unknown(op, lanes)
+    if op.name == "arith.muli" and not (z3.is_int_value(z3.simplify(a)) or z3.is_int_value(z3.simplify(b))):
+        # A product of two unknowns is beyond linear arithmetic, but the solver may still manage it within its time.
+        return e.fit(a * b, op)
+    return e.fit(z3.simplify({"arith.addi": lambda: a + b, "arith.subi": lambda: a - b, "arith.muli": lambda: a * b}[op.name]()), op)
+
+
+@rule("tt.addptr")
+def _addptr(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    a, b = _both(e, op, lanes)
+    return a + b
+
+
+@rule("arith.divsi", "arith.remsi", "arith.divui", "arith.remui")
+def _divide(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    a, b = _both(e, op, lanes)
+    divisor = z3.simplify(b)
+    if not z3.is_int_value(divisor) or divisor.as_long() <= 0:
+        return e.unknown(op, lanes, f"a division by a value that is not constant at {op.location}")
+    if op.name.endswith("ui"):
+        a = _as_unsigned(a, e.type(op.operands[0]).bits)
+    quotient = z3.If(a >= 0, a / divisor, -((-a) / divisor))
+    return quotient if "div" in op.name else a - quotient * divisor
+
+
+@rule("arith.maxsi", "arith.minsi")
+def _extremes(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    a, b = _both(e, op, lanes)
+    return z3.If(a >= b, a, b) if op.name == "arith.maxsi" else z3.If(a <= b, a, b)
+
+
+@rule("arith.shli", "arith.shrsi", "arith.shrui")
+def _shift(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    a, b = _both(e, op, lanes)
+    by = z3.simplify(b)
+    if not z3.is_int_value(by):
+        return e.unknown(op, lanes)
+    factor = 2 ** by.as_long()
+    if op.name == "arith.shli":
+        return e.fit(a * factor, op)
+    return (a if op.name == "arith.shrsi" else _as_unsigned(a, e.type(op.operands[0]).bits)) / factor
+
+
+@rule("arith.andi", "arith.ori", "arith.xori")
+def _logic(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    a, b = _both(e, op, lanes)
+    if z3.is_bool(a):
+        return {"arith.andi": z3.And, "arith.ori": z3.Or, "arith.xori": z3.Xor}[op.name](a, b)
+    mask = z3.simplify(b)
+    if op.name == "arith.andi" and z3.is_int_value(mask) and (mask.as_long() + 1) & mask.as_long() == 0:
+        return a % (mask.as_long() + 1)
+    return e.unknown(op, lanes)
+
+
+@rule("arith.extsi", "arith.extui", "arith.index_cast", "arith.trunci")
+def _convert(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    a = e.at(op.operands[0], lanes)
+    if z3.is_bool(a):
+        return z3.If(a, -1 if op.name == "arith.extsi" else 1, 0)
+    if op.name == "arith.trunci":
+        return e.unknown(op, lanes) if e.type(op.results[0]).elem == "i1" else e.fit(a, op)
+    return _as_unsigned(a, e.type(op.operands[0]).bits) if op.name == "arith.extui" else a
+
+
+def _as_unsigned(a: Expr, bits: int) -> Expr:
+    return z3.If(a < 0, a + 2**bits, a)
+
+
+@rule("arith.cmpi")
+def _compare(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    a, b = _both(e, op, lanes)
+    predicate = op.text.split()[1].rstrip(",")
+    if predicate == "eq":
+        return a == b
+    if predicate == "ne":
+        return a != b
+    if z3.is_bool(a):
+        return e.unknown(op, lanes)
+    if predicate[0] == "u":
+        bits = e.type(op.operands[0]).bits
+        a, b = _as_unsigned(a, bits), _as_unsigned(b, bits)
+    return {"lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}[predicate[1:]]
+
+
+@rule("arith.select")
+def _select(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    shape = e.type(op.operands[0]).shape
+    condition = e.at(op.operands[0], lanes if shape else ())
+    return z3.If(condition, e.at(op.operands[1], lanes), e.at(op.operands[2], lanes))
+
+
+@rule("tt.load")
+def _load(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
+    kind, root = e.type(op.results[0]), e.roots.get(op.operands[0], -1)
+    content = e.contents.get(root)
+    if content is None or kind.is_float or kind.elem in ("i1", "ptr"):
+        return e.unknown(op, lanes, f"what tt.load reads at {op.location}")
+    value = e.fresh("loaded", content.low, content.high)
+    e.loaded[str(value)] = content.source
+    if len(op.operands) > 2:
+        return z3.If(e.at(op.operands[1], lanes), value, e.at(op.operands[2], lanes))
+    return value

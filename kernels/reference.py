@@ -1,0 +1,122 @@
+"""What paged kernels must compute, in float64 over contiguous sequences, and how far a correct kernel may be from it.
+
+The bound is derived, not tuned. With u = 2^-24 (float32 accumulation), e half an ulp of the input type, r = e for a quantised pool, whose
+keys and values may be rounded to the input type once, and 0 otherwise, since stored operands are exact, t = 2^-10 for each operand of a
+tf32 dot and 0 without one, and n tokens, d elements and b blocks:
+
+    score j             |ds_j| <= scale * sum_d |q||k_j| * ((d + 4) u + r + 2 t)        products are summed in float32
+    weight j            |dw_j| / w_j <= |ds_j| + 4 u |s_j - max s| + (8 + 4 b) u + e    exp of a rounded difference, b rescalings, stored
+    once as input type sum                 |dS| / S <= sum_j w_j/S (|dw_j|/w_j) + n u output              |do| <= sum_j w_j/S |v_j|
+    (|dw_j|/w_j + (n + 2) u + r + 2 t) + |o| (|dS|/S + 2 u + e)
+
+(see Higham, Accuracy and Stability of Numerical Algorithms, chapter 3, for sums of products). Where scores and sums are kept in the input
+type (the feature `narrow-accumulation`), u is e instead. A kernel that keeps scores or sums in bfloat16 makes errors of 2^-9 where the
+float32 bound allows some 1e-6.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from kvproof.kernels.contract import KVPool
+
+UNIT = 2.0**-24
+"""Unit roundoff of float32."""
+
+TF32 = 2.0**-10
+"""Largest relative error of an operand of a tf32 dot, which truncates to ten bits."""
+
+SECOND_ORDER = 1.1
+"""The first-order bound is widened by a tenth for products of errors."""
+
+TINY = 1e-36
+"""Below the smallest normal float32, hardware may flush to zero."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """`output` and `bound` have the shape of query, float64."""
+
+    output: torch.Tensor
+    bound: torch.Tensor
+
+
+def half_ulp(dtype: torch.dtype) -> float:
+    """Largest relative error of rounding to a type."""
+    return float(torch.finfo(dtype).eps) / 2
+
+
+def dequantised(pool: KVPool, *, key: bool) -> torch.Tensor:
+    """Keys or values of the pool as `[blocks, block_size, kv_heads, head_size]` float64, scales applied."""
+    tensor = pool.slot_view(pool.key if key else pool.value).double()
+    scale = pool.key_scale if key else pool.value_scale
+    if scale is None:
+        return tensor
+    return tensor * (scale.double() if scale.numel() == 1 else scale.double().unsqueeze(-1))
+
+
+def attend(
+    pool: KVPool,
+    query: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    *,
+    scale: float,
+    query_lens: torch.Tensor | None = None,
+    window: int | None = None,
+    tf32: bool = False,
+    narrow: bool = False,
+) -> Expected:
+    """Attention by the definition: gather a sequence's tokens in order, softmax over what each query may see.
+
+    `tf32` and `narrow` widen the bound, for float32 dots on tensor cores and for scores and sums that are kept in the input type.
+    """
+    output, bound = torch.zeros(query.shape, dtype=torch.float64), torch.zeros(query.shape, dtype=torch.float64)
+    ratio, row = query.shape[1] // pool.kv_heads, 0
+    keys, values = dequantised(pool, key=True), dequantised(pool, key=False)
+    rounding = half_ulp(query.dtype)
+    errors = _Errors(max(UNIT, rounding) if narrow else UNIT, rounding, 0.0 if pool.key_scale is None else rounding, TF32 if tf32 else 0.0)
+    for seq, length in enumerate(seq_lens.tolist()):
+        rows = 1 if query_lens is None else int(query_lens[seq])
+        blocks = block_tables[seq, : -(-length // pool.block_size)].long()
+        k = keys[blocks].reshape(-1, *keys.shape[2:])[:length].repeat_interleave(ratio, 1)
+        v = values[blocks].reshape(-1, *values.shape[2:])[:length].repeat_interleave(ratio, 1)
+        for at in range(rows):
+            position = length - rows + at
+            if length:
+                first = 0 if window is None else max(0, position - window + 1)
+                seen = slice(first, position + 1)
+                result = _row(query[row].double(), k[seen], v[seen], scale, pool.block_size, errors)
+                output[row], bound[row] = result
+            row += 1
+    return Expected(output, bound)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Errors:
+    """u, e, r and t of the module's formulas."""
+
+    unit: float
+    rounding: float
+    operand: float
+    truncation: float
+
+
+def _row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, block: int, errors: _Errors) -> tuple[torch.Tensor, torch.Tensor]:
+    """One query row: q `[heads, d]`, k and v `[n, heads, d]`; output and bound `[heads, d]`."""
+    n, _, d = k.shape
+    scores = torch.einsum("hd,nhd->nh", q, k) * scale
+    size = torch.einsum("hd,nhd->nh", q.abs(), k.abs()) * abs(scale)
+    top = scores.max(0).values
+    weights = torch.exp(scores - top)
+    share = weights / weights.sum(0)
+    output = torch.einsum("nh,nhd->hd", share, v)
+    score_error = size * ((d + 4) * errors.unit + errors.operand + 2 * errors.truncation)
+    blocks = -(-n // block) + 1
+    weight_error = score_error + 4 * errors.unit * (scores - top).abs() + (8 + 4 * blocks) * errors.unit + errors.rounding
+    sum_error = (share * weight_error).sum(0) + n * errors.unit
+    spread = torch.einsum("nh,nhd->hd", share * (weight_error + (n + 2) * errors.unit + errors.operand + 2 * errors.truncation), v.abs())
+    bound = SECOND_ORDER * (spread + output.abs() * (sum_error.unsqueeze(-1) + 2 * errors.unit + errors.rounding)) + TINY
+    return output, bound

@@ -1,0 +1,129 @@
+"""Right kernels keep every law; every seeded fault breaks the law that it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from kvproof.kernels.check import check_kernels, judge_case
+from kvproof.kernels.contract import KernelCapabilities, PagedKernels
+from kvproof.kernels.laws.cases import Case
+from kvproof.kernels.plain.torch_kernels import PlainTorch
+from kvproof.kernels.plain.triton_kernels import PlainTriton
+
+from .faults import FAULTS, build
+from .grouped import Grouped
+
+
+def test_the_plain_triton_kernels_keep_every_law() -> None:
+    report = check_kernels(PlainTriton, budget_seconds=15)
+    assert report.verdict == "held", str(report)
+    assert {law.verdict for law in report.laws} == {"held"}, str(report)
+
+
+def test_grouped_dots_split_over_the_sequence_keep_every_law() -> None:
+    report = check_kernels(Grouped, budget_seconds=10)
+    assert report.verdict == "held", str(report)
+
+
+def test_plain_torch_is_judged_by_its_results() -> None:
+    report = check_kernels(PlainTorch, budget_seconds=5)
+    assert report.verdict == "held", str(report)
+    missing = {law.law for law in report.laws if law.verdict == "not-applicable"}
+    assert missing == {"reads-only-owned", "in-bounds", "no-address-overflow", "quantised-within-bound"}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_seeded_fault_breaks_its_law(name: str, tmp_path: Path) -> None:
+    fault = FAULTS[name]
+    report = check_kernels(build(name, tmp_path), budget_seconds=20, laws={fault.law}, shrink_seconds=0.5)
+    result = report.law(fault.law)
+    assert result.verdict == "broken", str(report)
+    assert result.reason
+    assert result.case.startswith("Case(")
+
+
+def test_a_reported_case_can_be_judged_again(tmp_path: Path) -> None:
+    faulty = build("the current token is not attended to", tmp_path)
+    report = check_kernels(faulty, budget_seconds=20, laws={"paged-equals-contiguous"}, shrink_seconds=1)
+    case = eval(report.law("paged-equals-contiguous").case, {"Case": Case})
+    assert "paged-equals-contiguous" in judge_case(faulty, case)
+    assert judge_case(PlainTriton, case) == {}
+
+
+def test_every_law_has_a_fault() -> None:
+    report = check_kernels(PlainTriton, budget_seconds=0.1)
+    assert {fault.law for fault in FAULTS.values()} == {law.law for law in report.laws}
+
+
+class Unfinished(PagedKernels):
+    @classmethod
+    def capabilities(cls) -> KernelCapabilities:
+        return KernelCapabilities()
+
+
+def test_a_missing_method_is_named() -> None:
+    report = check_kernels(Unfinished, budget_seconds=1)
+    assert report.verdict == "broken"
+    assert "Unfinished.store is not implemented" in report.law("paged-equals-contiguous").reason
+
+
+class Misspelt(PagedKernels):
+    @classmethod
+    def capabilities(cls) -> KernelCapabilities:
+        return KernelCapabilities(layouts=("NDH",))
+
+
+def test_a_claim_that_makes_no_sense_is_an_error() -> None:
+    report = check_kernels(Misspelt)
+    assert report.verdict == "error"
+    assert "NDH" in report.error
+
+
+@triton.jit
+def assembled(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tl.load(x + i)], dtype=tl.float32, is_pure=True, pack=1))
+
+
+class Assembled(PlainTriton):
+    def store(self, pool, key, value, slots) -> None:
+        assembled[(1,)](torch.zeros(16), torch.zeros(16), N=16)
+
+
+def test_what_the_machine_cannot_run_is_an_error_and_not_a_verdict() -> None:
+    report = check_kernels(Assembled, budget_seconds=1)
+    assert report.verdict == "error"
+    assert "tt.elementwise_inline_asm, used by kernel 'assembled'" in report.error
+
+
+class ConvertedTables(PlainTriton):
+    """Hands its kernel a table of 64-bit ids."""
+
+    def attend(self, pool, query, block_tables, seq_lens, **options) -> torch.Tensor:
+        return super().attend(pool, query, block_tables.long(), seq_lens, **options)
+
+
+def test_a_converted_table_still_says_whom_a_program_serves() -> None:
+    report = check_kernels(ConvertedTables, budget_seconds=1, laws={"reads-only-owned"})
+    assert report.verdict == "held", str(report)
+
+
+class Sinking(PlainTorch):
+    @classmethod
+    def capabilities(cls) -> KernelCapabilities:
+        return KernelCapabilities(features=frozenset({"decode", "sinks"}))
+
+
+def test_a_feature_without_cases_is_not_called_held() -> None:
+    report = check_kernels(Sinking, budget_seconds=1)
+    assert report.law("feature sinks").verdict == "not-exercised"
+
+
+def test_laws_are_asked_for_by_name() -> None:
+    with pytest.raises(ValueError, match="no kernel law called"):
+        check_kernels(PlainTorch, laws={"in-bound"})

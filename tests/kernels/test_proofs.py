@@ -1,0 +1,105 @@
+"""Address proofs: proved where right, a counterexample with its values where wrong, and a reason where neither."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+pytest.importorskip("z3")
+
+from kvproof.kernels.machine import installed, sparse_tensor
+from kvproof.kernels.machine.launch import flatten
+from kvproof.kernels.proofs.prove import Proof, prove_launch
+
+
+@triton.jit
+def narrow_rows(pool, table, out, stride, N: tl.constexpr):
+    row = tl.load(table + tl.program_id(0))
+    lane = tl.arange(0, N)
+    tl.store(out + tl.program_id(0) * N + lane, tl.load(pool + row * stride + lane))
+
+
+@triton.jit
+def wide_rows(pool, table, out, stride, N: tl.constexpr):
+    row = tl.load(table + tl.program_id(0)).to(tl.int64)
+    lane = tl.arange(0, N)
+    tl.store(out + tl.program_id(0) * N + lane, tl.load(pool + row * stride + lane))
+
+
+@triton.jit
+def strided_loop(x, out, n, N: tl.constexpr):
+    lane = tl.arange(0, N)
+    pointer = x + lane
+    total = tl.zeros((N,), tl.float32)
+    for at in range(0, n, N):
+        total += tl.load(pointer, mask=at + lane < n, other=0.0)
+        pointer += N
+    tl.store(out + lane, total)
+
+
+@triton.jit
+def loop_without_a_mask(x, out, n, N: tl.constexpr):
+    lane = tl.arange(0, N)
+    total = tl.zeros((N,), tl.float32)
+    for at in range(0, n, N):
+        total += tl.load(x + at + lane)
+    tl.store(out + lane, total)
+
+
+@triton.jit
+def searched(x, out, n, N: tl.constexpr):
+    at = 0
+    while tl.load(x + at) < n:
+        at = at * 2 + 1
+    tl.store(out + at, 1.0)
+
+
+def _prove(kernel, grid, args, **constants) -> list[Proof]:
+    found = []
+    with installed() as machine:
+        machine.on_launch.append(lambda lowered, bound, shape: found.append((lowered.program, flatten(bound, lowered.constants), shape)))
+        kernel[grid](*args, **constants)
+    return prove_launch(*found[0])
+
+
+def _pool_arguments(rows: list[int]) -> tuple[torch.Tensor, ...]:
+    return sparse_tensor((2**26, 64), torch.float32), torch.tensor(rows, dtype=torch.int32), torch.zeros(len(rows), 64)
+
+
+def test_wide_addresses_are_proved() -> None:
+    proofs = _prove(wide_rows, (2,), (*_pool_arguments([0, 2**26 - 1]), 64), N=64)
+    assert [proof.outcome for proof in proofs] == ["proved"] * 3
+
+
+def test_a_wrap_is_found_with_the_values_that_show_it() -> None:
+    proofs = _prove(narrow_rows, (2,), (*_pool_arguments([0, 2**26 - 1]), 64), N=64)
+    (wrong,) = [proof for proof in proofs if proof.outcome == "counterexample"]
+    assert "arith.muli" in wrong.reason
+    assert "32 bits do not hold" in wrong.reason
+    assert dict(wrong.model)["table"] * 64 >= 2**31
+
+
+def test_the_machine_sees_the_same_wrap() -> None:
+    with installed() as machine:
+        narrow_rows[(2,)](*_pool_arguments([0, 2**25]), 64, N=64)
+    assert [found.kind for found in machine.violations] == ["out-of-bounds"]
+    assert machine.violations[0].program == (1, 0, 0)
+
+
+def test_loops_are_proved_by_induction() -> None:
+    proofs = _prove(strided_loop, (1,), (torch.ones(1000), torch.zeros(64), 1000), N=64)
+    assert [proof.outcome for proof in proofs] == ["proved", "proved"]
+
+
+def test_a_loop_that_runs_past_the_end_is_found() -> None:
+    proofs = _prove(loop_without_a_mask, (1,), (torch.ones(1000), torch.zeros(64), 1000), N=64)
+    assert [proof.outcome for proof in proofs] == ["counterexample", "proved"]
+    assert "of a tensor of 1000" in proofs[0].reason
+
+
+def test_what_a_search_decides_is_unknown_and_says_why() -> None:
+    proofs = _prove(searched, (1,), (torch.arange(64), torch.zeros(64), 10), N=64)
+    assert {proof.outcome for proof in proofs} == {"unknown"}
+    assert "scf.while" in proofs[-1].reason
