@@ -21,11 +21,13 @@ class LawVerdict(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A broken law with the shortest program found for it. `steps` is the number of its operations."""
+    """A broken law with the shortest program found for it, or, for kernels, the smallest case as the expression that builds it. `steps` is
+    the number of operations, 1 for a case.
+    """
 
     law: str
     reason: str
-    program: Program
+    program: Program | str
     steps: int
 
 
@@ -47,6 +49,8 @@ class Report(msgspec.Struct, frozen=True):
     """How often the target refused each operation."""
     error_program: Program | None = None
     """The program that shows the error, where there is one."""
+    notes: dict[str, str] = {}
+    """What is to be said of a law that is not broken: why it does not apply, or how far it was judged."""
 
     @property
     def exit_status(self) -> int:

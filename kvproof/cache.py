@@ -185,6 +185,7 @@ def _not_applicable(law: str) -> str:
 
 
 def _broken(config: pytest.Config, asked: Asked, finding: Finding) -> str:
+    from kvproof.fuzz.programs import Program
     from kvproof.fuzz.reports.source import pytest_source
 
     operations = f"{finding.steps} operation{'' if finding.steps == 1 else 's'}"
@@ -196,6 +197,7 @@ def _broken(config: pytest.Config, asked: Asked, finding: Finding) -> str:
         f"The shortest program found has {operations}:",
         "",
     ]
+    assert isinstance(finding.program, Program), "a cache was judged"
     lines += [pytest_source(finding.program, asked.target)]
     try:
         path = keep(config.rootpath / FAILURES, finding)
@@ -208,9 +210,10 @@ def _broken(config: pytest.Config, asked: Asked, finding: Finding) -> str:
 
 def keep(directory: Path, finding: Finding) -> Path:
     """Write the failure file of `finding`; its name is the same for the same program."""
-    from kvproof.fuzz.programs import write_program
+    from kvproof.fuzz.programs import Program, write_program
 
     program = finding.program
+    assert isinstance(program, Program), "a cache was judged"
     digest = hashlib.sha256(msgspec.json.encode((program.target, program.config, program.ops))).hexdigest()[:8]
     path = directory / f"{finding.law}-{digest}.json"
     write_program(path, program)

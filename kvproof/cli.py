@@ -1,6 +1,7 @@
 """The command line. Every command ends with 0 if all laws held, 1 if one is broken, 2 if the request or the target is at fault.
 
     kvproof check mypkg.kv:Adapter          judge a cache
+    kvproof check mypkg.attn:Kernels        judge paged kernels
     kvproof replay FILE                     run a failure again, step by step
     kvproof shrink FILE                     make a failure shorter
     kvproof laws                            what is promised
@@ -20,7 +21,7 @@ import os
 import secrets
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,14 +32,15 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from kvproof import schemas
+from kvproof.fuzz import kernels_check
 from kvproof.fuzz.programs import BadFile, Program, read_program, write_program, write_whole
 from kvproof.fuzz.reports import lawbook, terminal, wording
 from kvproof.fuzz.reports.github import github_annotations
 from kvproof.fuzz.reports.junit import junit
-from kvproof.fuzz.reports.source import pytest_source
+from kvproof.fuzz.reports.source import case_source, pytest_source
 from kvproof.fuzz.reports.steps import Replay
 from kvproof.fuzz.reports.steps import replay as run_again
-from kvproof.fuzz.verdicts import Report
+from kvproof.fuzz.verdicts import Finding, Report
 from kvproof.fuzz.waivers import DEFAULT_FILE, BadWaivers, Waiver, read_waivers, stale_waivers, waivers_for
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.laws import BY_NAME
@@ -153,9 +155,10 @@ OP_SECONDS: Final[Callable[[Any], Any]] = click.option(
 @click.version_option(importlib.metadata.version("kvproof"), message="kvproof %(version)s")
 @click.pass_context
 def cli(ctx: click.Context) -> int:
-    """Prove that a paged KV cache keeps its promises.
+    """Prove that a paged KV cache, or the kernels that read and write it, keep their promises.
 
-    A TARGET is module:Class, path/to/file.py:Class, one of production, production-hybrid and production-sync, or bug:NAME for a seeded bug.
+    A TARGET is module:Class, path/to/file.py:Class, one of production, production-hybrid, production-sync, kernels and kernels-torch, or
+    bug:NAME and kernel-bug:NAME for a seeded bug.
 
     Exit status: 0 all laws held, 1 a law is broken, 2 the request or the target is at fault.
     """
@@ -194,28 +197,41 @@ def check(
     waivers_file: Path | None,
     failures: Path,
 ) -> int:
-    """Judge TARGET by every law that applies to it."""
+    """Judge TARGET by every law that applies to it: a cache, or kernels (a kvproof.PagedKernels), which --budget, --seed, --json, --junit and --waivers concern."""
     from kvproof.fuzz import check as checking
 
     waivers = _waivers(waivers_file, target)
     to_stdout = json_file == Path("-")
+    seed = secrets.randbelow(2**32) if seed is None else seed
     with contextlib.redirect_stdout(sys.stderr) if to_stdout else contextlib.nullcontext(), _progress(target) as on_progress:
         adapter = find_target(target)
-        report = checking.check(
-            adapter,
-            name=target,
-            seconds=budget,
-            seed=secrets.randbelow(2**32) if seed is None else seed,
-            workers=workers or default_workers(),
-            op_seconds=op_seconds,
-            programs=programs,
-            waived=frozenset(waivers),
-            on_progress=on_progress,
-        )
+        if kernels_check.is_kernels(adapter):
+            report = _check_kernels(adapter, target, budget, seed, programs, waivers)
+        else:
+            report = checking.check(
+                adapter,
+                name=target,
+                seconds=budget,
+                seed=seed,
+                workers=workers or default_workers(),
+                op_seconds=op_seconds,
+                programs=programs,
+                waived=frozenset(waivers),
+                on_progress=on_progress,
+            )
     answer = Answer(report, adapter, waivers, failures, op_seconds)
     answer.show(Output(stderr=to_stdout))
     answer.write(json_file, junit_file)
     return answer.status
+
+
+def _check_kernels(kernels: type, target: str, budget: float, seed: int, programs: int | None, waivers: Collection[str]) -> Report:
+    """The report on kernels. Raises Unusable where they cannot be judged here, or not as asked."""
+    if kernels_check.missing():
+        raise Unusable(kernels_check.missing())
+    if programs is not None:
+        raise Unusable("The option --programs counts programs, and kernels are judged by cases; leave it out and give a --budget.")
+    return kernels_check.check(kernels, name=target, seconds=budget, seed=seed, waived=frozenset(waivers))
 
 
 class Answer:
@@ -230,9 +246,7 @@ class Answer:
         if self.stale:
             report = msgspec.structs.replace(report, verdict="broken", error=" ".join(self.stale.values()))
         self.report = report
-        self.exhibits = [
-            self._exhibit(finding.program, law=finding.law, reason=finding.reason, op_seconds=op_seconds) for finding in report.violations
-        ]
+        self.exhibits = [self._show(finding, op_seconds) for finding in report.violations]
         fault = report.error_program if report.verdict == "error" else None
         self.error = None if fault is None else self._exhibit(fault, op_seconds=min(op_seconds, FAULT_OP_SECONDS))
 
@@ -262,6 +276,13 @@ class Answer:
         if junit_file is not None:
             sources = {exhibit.law: exhibit.source for exhibit in self.exhibits}
             self._write(junit_file, lambda: write_whole(junit_file, junit(self.report, sources, self.waivers, self.stale)))
+
+    def _show(self, finding: Finding, op_seconds: float) -> terminal.Exhibit | terminal.CaseExhibit:
+        shown = finding.program
+        if isinstance(shown, str):
+            source = case_source(finding.law, shown, self.report.target, self.adapter)
+            return terminal.CaseExhibit(finding.law, finding.reason, shown, source)
+        return self._exhibit(shown, law=finding.law, reason=finding.reason, op_seconds=op_seconds)
 
     def _exhibit(self, program: Program, *, op_seconds: float, law: str = "", reason: str = "") -> terminal.Exhibit:
         again = run_again(program, self.adapter, op_seconds=op_seconds)

@@ -1,26 +1,33 @@
 """From a name to the adapter that it means.
 
-A target is `module:Class`, `path/to/file.py:Class`, a name that kvproof brings along (`production`), or `bug:NAME` for a seeded bug.
+A target is `module:Class`, `path/to/file.py:Class`, a name that kvproof brings along (`production`), `bug:NAME` for a seeded bug of a cache, or
+`kernel-bug:NAME` for a seeded fault of kernels. What kind of target a class is, its contract says: see `kvproof.fuzz.kernels_check`.
 """
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import importlib
 import importlib.util
+import shutil
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Final, TypeVar
 
+from kvproof.fuzz import kernels_check
 from kvproof.impl.adapter import CacheAdapter
 
 BUILT_IN: Final[dict[str, str]] = {
     "production": "kvproof.impl.production.adapter:ProductionAdapter",
     "production-hybrid": "kvproof.impl.production.adapter:HybridAdapter",
     "production-sync": "kvproof.impl.production.adapter:SynchronousAdapter",
+    "kernels": "kvproof.kernels.plain.triton_kernels:PlainTriton",
+    "kernels-torch": "kvproof.kernels.plain.torch_kernels:PlainTorch",
 }
 """The targets that kvproof brings along, and where they are."""
 
@@ -37,9 +44,11 @@ class BadTarget(ValueError):  # noqa: N818 -- it accuses the target, and reads s
 
 
 def find_target(name: str) -> type:
-    """The adapter class that `name` means. The current directory can be imported from. Raises BadTarget."""
+    """The class that `name` means, an adapter of a cache or kernels. The current directory can be imported from. Raises BadTarget."""
     if name.startswith("bug:"):
         return _seeded_bug(name.removeprefix("bug:"))
+    if name.startswith("kernel-bug:"):
+        return _seeded_kernel_bug(name.removeprefix("kernel-bug:"))
     place, _, attribute = BUILT_IN.get(name, name).rpartition(":")
     if not place or not attribute:
         raise BadTarget(_unknown(name))
@@ -105,6 +114,8 @@ def _imported(name: str, load: Callable[[], Loaded]) -> Loaded:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise
+        if error.name in kernels_check.EXTRA:
+            raise BadTarget(f"{name} cannot be imported. {kernels_check.missing([error.name])}") from error
         raise BadTarget(_raised(name, error)) from error
     except KeyboardInterrupt:
         raise
@@ -168,6 +179,20 @@ def _seeded_bug(name: str) -> type:
         raise BadTarget(f"There is no seeded bug {name!r}; {_suggestion(name, bugs)}")
     adapter: type = bugs[name].adapter
     return adapter
+
+
+def _seeded_kernel_bug(name: str) -> type:
+    """The plain kernels with one line changed; they are written out, since Triton reads the source of a kernel from its file."""
+    faults = importlib.import_module("kvproof.properties.kernels.faults")
+    names = {fault.replace(" ", "-"): fault for fault in faults.FAULTS}
+    if name not in names:
+        raise BadTarget(f"There is no seeded kernel bug {name!r}; {_suggestion(name, names)}")
+    if kernels_check.missing():
+        raise BadTarget(kernels_check.missing())
+    directory = tempfile.mkdtemp(prefix="kvproof-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    kernels: type = faults.build(names[name], Path(directory))
+    return kernels
 
 
 def _suggestion(name: str, names: Iterable[str]) -> str:

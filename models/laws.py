@@ -305,7 +305,7 @@ LAWS: tuple[Law, ...] = (
         "writes-only-granted",
         "Kernels",
         "Each program writes only slots it was granted; a slot of -1 writes nothing.",
-        needs=("machine",),
+        needs=(),
         bugs=("B34",),
     ),
     Law(
@@ -319,7 +319,7 @@ LAWS: tuple[Law, ...] = (
         "no-address-overflow",
         "Kernels",
         "No address computation wraps at the largest pool the capabilities declare.",
-        needs=("solver",),
+        needs=("machine",),
         bugs=("B37",),
     ),
     Law(
@@ -340,7 +340,7 @@ LAWS: tuple[Law, ...] = (
         "batch-invariant",
         "Kernels",
         "A sequence's output does not depend on which other sequences share the batch, within the claimed exactness.",
-        needs=(),
+        needs=("batch_invariant",),
         bugs=(),
     ),
     Law(

@@ -119,10 +119,15 @@ def test_the_specification_is_pure():
     assert wrong == []
 
 
+IMPORTED_AS = {"z3_solver": "z3"}
+"""Distributions whose modules have another name."""
+
+
 def declared() -> set[str]:
     project = PROJECT["project"]
     wanted = [*project["dependencies"], *(need for needs in project["optional-dependencies"].values() for need in needs)]
-    return {need.split(";")[0].strip().split(">")[0].split("=")[0].split("[")[0].strip().replace("-", "_") for need in wanted}
+    names = {need.split(";")[0].strip().split(">")[0].split("=")[0].split("[")[0].strip().replace("-", "_") for need in wanted}
+    return {IMPORTED_AS.get(name, name) for name in names}
 
 
 def test_everything_from_outside_is_declared():

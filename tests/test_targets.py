@@ -66,7 +66,10 @@ def test_file_whose_name_is_taken(place):
     ("name", "words"),
     [
         ("prodution", "did you mean production?"),
-        ("zzz", "write module:Class, path/to/file.py:Class, or one of production, production-hybrid, production-sync."),
+        (
+            "zzz",
+            "write module:Class, path/to/file.py:Class, or one of production, production-hybrid, production-sync, kernels, kernels-torch.",
+        ),
         ("kv.py", "names no class; write kv.py:Adapter"),
         ("kv.py:", "names no class; write kv.py:Adapter"),
         (":Adapter", "write module:Class"),

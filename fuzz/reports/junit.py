@@ -28,7 +28,8 @@ def junit(report: Report, sources: Mapping[str, str], waivers: Mapping[str, Waiv
         if law in stale:
             _add(case, "failure", stale[law], kind="stale-waiver")
         else:
-            _judge(case, law, verdict, reasons.get(law, ""), sources.get(law, ""), waivers.get(law))
+            reason = reasons.get(law) or report.notes.get(law, "")
+            _judge(case, law, verdict, reason, sources.get(law, ""), waivers.get(law))
     if report.verdict == "error":
         _add(_case(suite, report.target, "target"), "error", report.error, kind="error")
     suites = ET.Element("testsuites", name="kvproof", time=f"{report.seconds:.3f}")
@@ -48,9 +49,10 @@ def _judge(case: ET.Element, law: str, verdict: LawVerdict, reason: str, source:
         _add(case, "skipped", f"This law is broken and waived: {why}")
     elif verdict.verdict == "not-applicable":
         needed = wording.needs(BY_NAME[law]) if law in BY_NAME else ""
-        _add(case, "skipped", "This law does not apply" + (f": it needs {needed}." if needed else "."))
+        why = reason or (f"it needs {needed}" if needed else "")
+        _add(case, "skipped", "This law does not apply" + (f": {why}." if why else "."))
     elif verdict.verdict == "not-exercised":
-        _add(case, "skipped", "No program put this law to the test; a larger budget may.")
+        _add(case, "skipped", wording.sentence(reason) if reason else "No program put this law to the test; a larger budget may.")
 
 
 def _case(suite: ET.Element, target: str, name: str) -> ET.Element:

@@ -15,6 +15,10 @@ WIDTH: Final = 88
 """Columns of the source: what formatters leave alone."""
 
 
+WHOLE: Final = "no-address-overflow"
+"""The law of kernels that is judged for the kernels as a whole, and not case by case."""
+
+
 def pytest_source(program: Program, target: type) -> str:
     """A test file that runs `program` on `target`, which is known by the program's target name, and fails where it breaks a law."""
     shown = [_operation(op) for op in program.ops]
@@ -30,6 +34,29 @@ def pytest_source(program: Program, target: type) -> str:
     lines += [f"    result = run(ops, {name}, num_blocks={program.config.num_blocks}, block_size={program.config.block_size})"]
     lines += ["    assert result.ok, result.violation or result.fault or result.hang"]
     return "\n".join(lines) + "\n"
+
+
+def case_source(law: str, case: str, name: str, target: type) -> str:
+    """A test file that judges one case of kernels again; `name` is the target's name on the command line."""
+    imports, setup, kernels = _lookup(name, target)
+    if law == WHOLE:
+        imports += ["from kvproof.kernels.check import check_kernels"]
+        body = [f"    report = check_kernels({kernels}, budget_seconds=1, laws={{{law!r}}})", '    assert report.verdict == "held", report']
+    else:
+        imports += ["from kvproof.kernels.check import judge_case", "from kvproof.kernels.laws.cases import Case"]
+        body = [f"    case = {_case(case)}", f"    assert judge_case({kernels}, case) == {{}}"]
+    lines = [*sorted(imports), *setup, "", "", f"def test_{_identifier(law)}():"]
+    if law in BY_NAME:
+        lines += textwrap.wrap(BY_NAME[law].sentence, WIDTH, initial_indent="    # ", subsequent_indent="    # ")
+    return "\n".join([*lines, *body]) + "\n"
+
+
+def _case(case: str) -> str:
+    if len(case) < WIDTH - 11:
+        return case
+    call = ast.parse(case, mode="eval").body
+    assert isinstance(call, ast.Call)
+    return "Case(\n" + "".join(f"        {ast.unparse(part)},\n" for part in (*call.args, *call.keywords)) + "    )"
 
 
 def _import(module: str, names: list[str]) -> str:
@@ -65,7 +92,11 @@ def _lookup(name: str, target: type) -> tuple[list[str], list[str], str]:
     module, _, attribute = name.rpartition(":")
     if not module:
         module, attribute = target.__module__, target.__qualname__
-    if module != "bug" and not module.endswith(".py") and all(part.isidentifier() for part in (attribute, *module.split("."))):
+    if (
+        module not in ("bug", "kernel-bug")
+        and not module.endswith(".py")
+        and all(part.isidentifier() for part in (attribute, *module.split(".")))
+    ):
         return [f"from {module} import {attribute}"], [], attribute
     return ["from kvproof.targets import find_target"], ["", f"Adapter = find_target({name!r})"], "Adapter"
 

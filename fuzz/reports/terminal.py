@@ -61,6 +61,15 @@ class Exhibit(msgspec.Struct, frozen=True):
     path: Path | None = None
 
 
+class CaseExhibit(msgspec.Struct, frozen=True):
+    """A case of kernels as it is shown: what it breaks, the expression that builds it, and the same as a test."""
+
+    law: str
+    reason: str
+    case: str
+    source: str
+
+
 def say(console: Console, text: str = "", style: str = "") -> None:
     """One paragraph: folded at words on a terminal, one line elsewhere, so that logs can be searched."""
     console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
@@ -79,7 +88,7 @@ def is_narrow(console: Console) -> bool:
 def show_report(
     console: Console,
     report: Report,
-    exhibits: Sequence[Exhibit],
+    exhibits: Sequence[Exhibit | CaseExhibit],
     *,
     waivers: Mapping[str, Waiver],
     stale: Mapping[str, str],
@@ -87,7 +96,7 @@ def show_report(
 ) -> None:
     """The whole answer of a check, the verdict last. `waivers`: law -> waiver; `stale`: law -> complaint; `error`: what shows a fault."""
     if report.laws:
-        show_verdicts(console, report.laws)
+        show_verdicts(console, report.laws, report.notes)
         console.print()
         say(console, tried(report))
         for line in refusals(report):
@@ -96,10 +105,11 @@ def show_report(
     for exhibit in exhibits:
         waiver = waivers.get(exhibit.law)
         if waiver is None:
-            show_exhibit(console, exhibit)
+            show_case(console, exhibit) if isinstance(exhibit, CaseExhibit) else show_exhibit(console, exhibit)
         else:
             say(console, f"{exhibit.law} is broken and waived: {waiver.reason} ({waiver.reference})", "magenta")
-            show_way_back(console, exhibit)
+            if isinstance(exhibit, Exhibit):
+                show_way_back(console, exhibit)
         console.print()
     if error is not None:
         show_program(console, error.replay, error.program, title="The shortest program that shows the fault")
@@ -113,11 +123,11 @@ def show_report(
 # -- the table of laws ---------------------------------------------------------------------------------------------------------------------
 
 
-def show_verdicts(console: Console, laws: Mapping[str, LawVerdict]) -> None:
-    """One line for each law, by section."""
-    known = [BY_NAME[name] for name in laws if name in BY_NAME]
+def show_verdicts(console: Console, laws: Mapping[str, LawVerdict], notes: Mapping[str, str]) -> None:
+    """One line for each law, by section. `notes`: law -> what is to be said of it."""
+    known = [BY_NAME[name] if name in BY_NAME else Law(name, "Without a law", "") for name in laws]
     if is_narrow(console):
-        _list_verdicts(console, known, laws)
+        _list_verdicts(console, known, laws, notes)
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("law", no_wrap=True)
@@ -130,21 +140,25 @@ def show_verdicts(console: Console, laws: Mapping[str, LawVerdict]) -> None:
             verdict = laws[law.name]
             word, style = WORDS[verdict.verdict]
             times = f"{verdict.exercised:,}" if verdict.exercised else ""
-            table.add_row(Text(f"  {law.name}"), Text(word, style=style), times, Text(_remark(law, verdict)))
+            table.add_row(Text(f"  {law.name}"), Text(word, style=style), times, Text(_remark(law, verdict, notes)))
     console.print(table)
 
 
-def _list_verdicts(console: Console, known: Sequence[Law], laws: Mapping[str, LawVerdict]) -> None:
+def _list_verdicts(console: Console, known: Sequence[Law], laws: Mapping[str, LawVerdict], notes: Mapping[str, str]) -> None:
     for section, members in groupby(known, key=lambda law: law.section):
         say(console, section)
         for law in members:
             verdict = laws[law.name]
             details = [f"exercised {wording.counted(verdict.exercised, 'time')}"] if verdict.exercised else []
-            details += [remark] if (remark := _remark(law, verdict)) else []
+            details += [remark] if (remark := _remark(law, verdict, notes)) else []
             say(console, f"- {law.name}: {WORDS[verdict.verdict][0]}" + (f" ({', '.join(details)})" if details else ""))
 
 
-def _remark(law: Law, verdict: LawVerdict) -> str:
+def _remark(law: Law, verdict: LawVerdict, notes: Mapping[str, str]) -> str:
+    return notes.get(law.name) or _needed(law, verdict)
+
+
+def _needed(law: Law, verdict: LawVerdict) -> str:
     return f"needs {wording.needs(law)}" if verdict.verdict == "not-applicable" and law.needs else ""
 
 
@@ -153,8 +167,13 @@ def _remark(law: Law, verdict: LawVerdict) -> str:
 
 def tried(report: Report) -> str:
     """How much was tried, and how to try it again."""
-    programs, operations = wording.counted(report.programs, "program"), wording.counted(report.operations, "operation")
+    program, operation = ("case", "launch") if _of_kernels(report) else ("program", "operation")
+    programs, operations = wording.counted(report.programs, program), wording.counted(report.operations, operation)
     return f"{report.target} was tried with {programs} ({operations}) in {report.seconds:.1f} s; the seed is {report.seed}."
+
+
+def _of_kernels(report: Report) -> bool:
+    return any(name in BY_NAME and BY_NAME[name].judges_kernels for name in report.laws)
 
 
 def refusals(report: Report) -> list[str]:
@@ -208,16 +227,32 @@ def _laws(count: int) -> str:
 
 def show_exhibit(console: Console, exhibit: Exhibit) -> None:
     """A broken law: its sentence, the reason, the steps, the program as a test, and how to see it again."""
-    console.print(Text(f"{exhibit.law} is broken", style="bold red"))
-    if exhibit.law in BY_NAME:
-        _indented(console, f"The law: {BY_NAME[exhibit.law].sentence}")
-    _indented(console, f"The reason: {wording.sentence(exhibit.reason)}")
-    console.print()
+    _show_accusation(console, exhibit.law, exhibit.reason)
     show_program(console, exhibit.replay, exhibit.program, title="The shortest program that shows it")
     if exhibit.replay.violation is None:
         say(console, "It broke no law when it was run once more for this table, so the target does not always do the same.", "yellow")
     show_source(console, exhibit.source)
     show_way_back(console, exhibit)
+
+
+def show_case(console: Console, exhibit: CaseExhibit) -> None:
+    """A broken law of kernels: its sentence, the reason, the smallest case, and the case as a test."""
+    _show_accusation(console, exhibit.law, exhibit.reason)
+    say(console, "The smallest case that shows it:")
+    console.print()
+    verbatim(console, f"    {exhibit.case}", "bold")
+    console.print()
+    say(console, "The same as a test, to be pasted into a file:")
+    console.print()
+    verbatim(console, exhibit.source.rstrip("\n"), "cyan")
+
+
+def _show_accusation(console: Console, law: str, reason: str) -> None:
+    console.print(Text(f"{law} is broken", style="bold red"))
+    if law in BY_NAME:
+        _indented(console, f"The law: {BY_NAME[law].sentence}")
+    _indented(console, f"The reason: {wording.sentence(reason)}")
+    console.print()
 
 
 def show_program(console: Console, replay: Replay, program: Program, *, title: str) -> None:

@@ -1,0 +1,79 @@
+"""`kvproof check` for kernels: what `kvproof.kernels.check` found, in the form of every other report.
+
+Nothing here loads torch or triton before kernels are really judged.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Final
+
+from kvproof.fuzz.programs import FORMAT
+from kvproof.fuzz.verdicts import Finding, LawVerdict, Report
+from kvproof.impl.adapter import CacheAdapter
+from kvproof.kernels.contract import KernelCapabilities, PagedKernels
+
+if TYPE_CHECKING:
+    from kvproof.kernels.report import KernelReport, LawResult
+
+EXTRA: Final = ("numpy", "torch", "triton")
+"""What the extra `kernels` brings and no kernel can be judged without. The solver is not among them: without z3, addresses are executed and not proved."""
+
+
+def is_kernels(target: type) -> bool:
+    """Whether `target` is to be judged as kernels: by its base class, or because it does and claims what kernels do."""
+    if issubclass(target, PagedKernels):
+        return True
+    if issubclass(target, CacheAdapter) or not all(callable(getattr(target, name, None)) for name in ("store", "attend", "capabilities")):
+        return False
+    try:
+        return isinstance(target.capabilities(), KernelCapabilities)  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001 -- whatever it is, it says nothing about kernels
+        return False
+
+
+def missing(names: Iterable[str] = EXTRA) -> str:
+    """Which of `names` are not installed, in one sentence with the mend; empty where nothing is missing."""
+    absent = [name for name in names if importlib.util.find_spec(name) is None]
+    if not absent:
+        return ""
+    verb = "is" if len(absent) == 1 else "are"
+    return f"Kernels need {' and '.join(absent)}, which {verb} not installed; run `pip install 'kvproof[kernels]'` (triton is there on Linux only)."
+
+
+def check(kernels: type, *, name: str, seconds: float, seed: int, waived: Collection[str] = ()) -> Report:
+    """Judge `kernels`, known as `name`, by every kernel law. `missing()` must be empty."""
+    from kvproof.kernels.check import check_kernels
+
+    try:
+        kernels.capabilities()  # type: ignore[attr-defined]
+    except NotImplementedError:
+        pass  # check_kernels words it
+    except Exception as error:  # noqa: BLE001 -- the target's own code
+        return Report(FORMAT, name, "error", {}, [], 0, 0, 0.0, seed, f"capabilities() of {name} raised {type(error).__name__}: {error}.")
+    return as_report(check_kernels(kernels, budget_seconds=seconds, seed=seed), name, waived)
+
+
+def as_report(found: KernelReport, name: str, waived: Collection[str] = ()) -> Report:
+    """The same findings as a `Report`: cases count as programs, launches as operations, and the smallest case stands where a program does."""
+    laws = {law.law: _verdict(law, waived) for law in found.laws}
+    broken = [law for law in found.laws if law.verdict == "broken"]
+    accused = any(law.verdict == "broken" for law in laws.values())
+    return Report(
+        kvproof=FORMAT,
+        target=name,
+        verdict="error" if found.error else "broken" if accused else "held",
+        laws=laws,
+        violations=[Finding(law.law, law.reason, law.case, 1) for law in broken],
+        programs=found.cases,
+        operations=found.launches,
+        seconds=found.seconds,
+        seed=found.seed,
+        error=found.error,
+        notes={law.law: law.reason for law in found.laws if law.reason and law.verdict != "broken"},
+    )
+
+
+def _verdict(law: LawResult, waived: Collection[str]) -> LawVerdict:
+    return LawVerdict("waived" if law.verdict == "broken" and law.law in waived else law.verdict, law.exercised)
