@@ -48,12 +48,16 @@ def read_program(path: Path) -> Program:
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}.") from error
     try:
-        version = msgspec.json.decode(text, type=_Header).kvproof
+        header = msgspec.json.decode(text, type=_Header)
     except msgspec.DecodeError as error:
         raise BadFile(f"{path} is not a kvproof program ({error}); it is JSON with the keys kvproof, target, config and ops.") from error
-    if version != FORMAT:
+    if header.kvproof != FORMAT:
         raise BadFile(
-            f"{path} has format version {version}, and this kvproof reads version {FORMAT}; record the program again with this release."
+            f"{path} has format version {header.kvproof}, and this kvproof reads version {FORMAT}; record the program again with this release."
+        )
+    if header.verdict is not None:
+        raise BadFile(
+            f"{path} is a report, not a program; name a failure file, or replay the program of one of its violations with `kvproof replay {path}`."
         )
     try:
         return msgspec.json.decode(text, type=Program)
@@ -83,3 +87,5 @@ def write_whole(path: Path, data: bytes) -> None:
 
 class _Header(msgspec.Struct):
     kvproof: int
+    verdict: object = None
+    """Only a report has one."""

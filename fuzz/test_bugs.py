@@ -39,6 +39,7 @@ GRACE_SECONDS = 0.8
 HARD = {
     "accepted-drafts-taken-from-the-end": "a later prompt must hold just the rejected drafts that were kept",
     "hash-is-a-polynomial": "two neighbours in one block must change by 1 and by the base",
+    "published-tail-written-in-place": "a later prompt must hold what was cut off, after others were written there",
     "truncation-keeps-the-chain": "a later prompt must begin with what was cut off, and go on with what followed the cut",
 }
 """Bugs that about one program in a thousand shows: a short hunt may miss them, a nightly one may not."""

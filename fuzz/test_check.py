@@ -164,6 +164,12 @@ def test_a_waived_law_does_not_end_the_search_and_does_not_break_the_check():
     assert [finding.law for finding in report.violations] == ["tail-waste-bounded"]
 
 
+def test_a_law_that_is_broken_ends_the_search_after_a_moment_and_a_waived_one_does_not(monkeypatch):
+    monkeypatch.setattr(check_module, "GRACE_SECONDS", 0.0)
+    assert checked(Greedy).programs < 40
+    assert checked(Greedy, waived=frozenset({"tail-waste-bounded"})).programs == 40
+
+
 def test_a_waived_law_hides_no_other():
     report = checked(Leaky, waived=frozenset({"tail-waste-bounded"}))
     assert report.verdict == "broken"

@@ -13,7 +13,7 @@ from kvproof import Capabilities, Namespace
 from kvproof.fuzz import shrink as shrink_module
 from kvproof.fuzz.check import Search, Tally, run_seed
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
-from kvproof.fuzz.shrink import Candidate, breaks, shrink, shrink_fault
+from kvproof.fuzz.shrink import Candidate, Shrinker, breaks, shrink, shrink_fault
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.ops import Admit, Append, Commit, Evict, Extend, Fork, Match, Release, Truncate
 from kvproof.properties.lockstep import run
@@ -331,6 +331,30 @@ def test_shrinking_ends_in_time_with_the_best_so_far(monkeypatch, seconds):
     assert clock.now <= seconds + 10
     assert breaks(result_of(result, DoubleFree), "no-aliasing")
     assert len(result.ops) <= len(program.ops)
+
+
+def test_the_time_is_looked_at_between_candidates_that_do_not_help(monkeypatch):
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(shrink_module, "time", clock)
+
+    def wanted(result):
+        clock.now += 1
+        return shrinker.runs == 1
+
+    shrinker = Shrinker(DoubleFree, wanted, seconds=5)
+    program = long_programs(DoubleFree, "no-aliasing", 1)[0]
+    shrinker.shrink(Candidate(program.config, program.ops))
+    assert shrinker.runs <= 6
+
+
+def test_what_is_not_simpler_is_not_taken():
+    shrinker = Shrinker(Toy, lambda result: True, seconds=60)
+    config = PoolConfig(2, 2)
+    assert shrinker._try(Candidate(config, (Admit(0, (1,)),)))
+    assert not shrinker._try(Candidate(config, (Admit(0, (1,)), Admit(1, (1,)))))
+    assert not shrinker._try(Candidate(config, (Admit(1, (1,)),)))
+    assert shrinker.best.ops == (Admit(0, (1,)),)
+    assert shrinker._try(Candidate(config, (Admit(0, (0,)),)))
 
 
 def test_more_time_gives_a_program_that_is_no_longer(monkeypatch):

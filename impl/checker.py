@@ -218,7 +218,8 @@ class Checked:
         return step
 
     def _end_step(self, op: EndStep) -> None:
-        self._nothing(op, self.adapter.end_step(self._open_steps.pop(op.step)))
+        self._nothing(op, self.adapter.end_step(self._open_steps[op.step]))
+        del self._open_steps[op.step]
 
     def _evict(self, op: Evict) -> int:
         blocks = tuple(b for b in op.blocks if 0 <= b < self.num_blocks and b not in self._nulls)

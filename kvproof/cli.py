@@ -13,7 +13,6 @@ Nothing here decides anything: verdicts come from `fuzz`, texts from `fuzz.repor
 from __future__ import annotations
 
 import contextlib
-import difflib
 import hashlib
 import importlib.metadata
 import math
@@ -21,9 +20,9 @@ import os
 import secrets
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 import msgspec
@@ -33,7 +32,7 @@ from rich.progress import Progress as Bar
 
 from kvproof import schemas
 from kvproof.fuzz import kernels_check
-from kvproof.fuzz.programs import BadFile, Program, read_program, write_program, write_whole
+from kvproof.fuzz.programs import FORMAT, BadFile, Program, read_program, write_program, write_whole
 from kvproof.fuzz.reports import lawbook, terminal, wording
 from kvproof.fuzz.reports.github import github_annotations
 from kvproof.fuzz.reports.junit import junit
@@ -45,7 +44,9 @@ from kvproof.fuzz.waivers import DEFAULT_FILE, BadWaivers, Waiver, read_waivers,
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.laws import BY_NAME
 from kvproof.skeleton import BadPlace, write_skeleton
-from kvproof.targets import DEFAULT_TARGET, BadTarget, find_target
+from kvproof.targets import BUILT_IN_WORDS, DEFAULT_TARGET, BadTarget, find_target, local, portable
+
+AnyProgram = TypeVar("AnyProgram", Program, Program | str)
 
 HELD: Final = 0
 BROKEN: Final = 1
@@ -61,7 +62,7 @@ LOG_COLUMNS: Final = 100
 """Width of output that goes to a file or a log and not to a terminal."""
 
 
-class Unusable(ValueError):  # noqa: N818 -- it accuses the request, and reads so where it is caught
+class Unusable(ValueError):
     """A request that cannot be met: one sentence that names the cause and the mend."""
 
 
@@ -197,41 +198,63 @@ def check(
     waivers_file: Path | None,
     failures: Path,
 ) -> int:
-    """Judge TARGET by every law that applies to it: a cache, or kernels (a kvproof.PagedKernels), which --budget, --seed, --json, --junit and --waivers concern."""
+    """Judge TARGET by every law that applies to it. Without a TARGET, production is judged: the cache that kvproof brings along.
+
+    Kernels are judged in one process, by cases rather than programs: --workers, --programs, --op-seconds and --failures are for caches.
+    """
     from kvproof.fuzz import check as checking
 
     waivers = _waivers(waivers_file, target)
     to_stdout = json_file == Path("-")
+    workers = workers or default_workers()
     seed = secrets.randbelow(2**32) if seed is None else seed
-    with contextlib.redirect_stdout(sys.stderr) if to_stdout else contextlib.nullcontext(), _progress(target) as on_progress:
+    with contextlib.redirect_stdout(sys.stderr) if to_stdout else contextlib.nullcontext():
         adapter = find_target(target)
-        if kernels_check.is_kernels(adapter):
-            report = _check_kernels(adapter, target, budget, seed, programs, waivers)
-        else:
-            report = checking.check(
-                adapter,
-                name=target,
-                seconds=budget,
-                seed=seed,
-                workers=workers or default_workers(),
-                op_seconds=op_seconds,
-                programs=programs,
-                waived=frozenset(waivers),
-                on_progress=on_progress,
-            )
+        kernels = kernels_check.is_kernels(adapter)
+        if kernels:
+            _refuse(programs)
+        asked = _asked(target, budget, programs, 1 if kernels else workers, seed)
+        terminal.say(Output(stderr=to_stdout), asked, "bold")
+        with _progress(target) as on_progress:
+            if kernels:
+                report = kernels_check.check(adapter, name=target, seconds=budget, seed=seed, waived=frozenset(waivers))
+            else:
+                report = checking.check(
+                    adapter,
+                    name=target,
+                    seconds=budget,
+                    seed=seed,
+                    workers=workers,
+                    op_seconds=op_seconds,
+                    programs=programs,
+                    waived=frozenset(waivers),
+                    on_progress=on_progress,
+                )
     answer = Answer(report, adapter, waivers, failures, op_seconds)
     answer.show(Output(stderr=to_stdout))
     answer.write(json_file, junit_file)
     return answer.status
 
 
-def _check_kernels(kernels: type, target: str, budget: float, seed: int, programs: int | None, waivers: Collection[str]) -> Report:
-    """The report on kernels. Raises Unusable where they cannot be judged here, or not as asked."""
+def _refuse(programs: int | None) -> None:
+    """Raise Unusable where kernels cannot be judged here, or not as asked."""
     if kernels_check.missing():
         raise Unusable(kernels_check.missing())
     if programs is not None:
         raise Unusable("The option --programs counts programs, and kernels are judged by cases; leave it out and give a --budget.")
-    return kernels_check.check(kernels, name=target, seconds=budget, seed=seed, waived=frozenset(waivers))
+
+
+def _asked(target: str, budget: float, programs: int | None, workers: int, seed: int) -> str:
+    """What is going to be judged, and how: the first line of a check."""
+    from kvproof.fuzz.check import BUDGETS
+
+    what = BUILT_IN_WORDS.get(target, "a seeded bug" if target.startswith(("bug:", "kernel-bug:")) else "")
+    name = next((name for name, seconds in BUDGETS.items() if seconds == budget), "")
+    parts = [what] if what else []
+    parts += [f"budget {name} ({budget:g} s)" if name else f"budget {budget:g} s"]
+    parts += [f"at most {wording.counted(programs, 'program')}"] if programs else []
+    parts += [wording.counted(workers, "worker"), f"seed {seed}"]
+    return f"kvproof check {target}: {', '.join(parts)}"
 
 
 class Answer:
@@ -245,7 +268,7 @@ class Answer:
         self.stale = stale_waivers(waivers, report.laws) if report.verdict == "held" else {}
         if self.stale:
             report = msgspec.structs.replace(report, verdict="broken", error=" ".join(self.stale.values()))
-        self.report = report
+        report = self.report = _portable_report(report)
         self.exhibits = [self._show(finding, op_seconds) for finding in report.violations]
         fault = report.error_program if report.verdict == "error" else None
         self.error = None if fault is None else self._exhibit(fault, op_seconds=min(op_seconds, FAULT_OP_SECONDS))
@@ -258,9 +281,9 @@ class Answer:
     def show(self, console: Console) -> None:
         """The report for a reader, and annotations where GitHub runs this."""
         report = self.report
-        terminal.show_report(console, report, self.exhibits, waivers=self.waivers, stale=self.stale, error=self.error)
         if report.verdict == "error":
             complain(report.error)
+        terminal.show_report(console, report, self.exhibits, waivers=self.waivers, stale=self.stale, error=self.error)
         if os.environ.get("GITHUB_ACTIONS") == "true":
             for line in github_annotations(report, self.stale):
                 terminal.verbatim(console, line)
@@ -290,7 +313,7 @@ class Answer:
 
     def _keep(self, what: str, program: Program) -> Path | None:
         """Write the failure file of `program`; its name is the same for the same program."""
-        digest = hashlib.sha256(msgspec.json.encode((program.target, program.config, program.ops))).hexdigest()[:8]
+        digest = hashlib.sha256(msgspec.json.encode((local(program.target), program.config, program.ops))).hexdigest()[:8]
         path = self.failures / f"{what}-{digest}.json"
         return path if self._write(path, lambda: write_program(path, program)) else None
 
@@ -302,6 +325,18 @@ class Answer:
             self.unwritten = True
             return False
         return True
+
+
+def _portable_report(report: Report) -> Report:
+    """The report with programs that can be run from any directory."""
+    violations = [msgspec.structs.replace(finding, program=_portable(finding.program)) for finding in report.violations]
+    fault = report.error_program
+    return msgspec.structs.replace(report, violations=violations, error_program=None if fault is None else _portable(fault))
+
+
+def _portable(program: AnyProgram) -> AnyProgram:
+    """A case of kernels names no target and is portable as it is."""
+    return program if isinstance(program, str) else msgspec.structs.replace(program, target=portable(program.target))
 
 
 def _waivers(path: Path | None, target: str) -> dict[str, Waiver]:
@@ -340,49 +375,81 @@ def _progress(target: str) -> Iterator[Callable[[Any], None] | None]:
 @click.argument("target", required=False)
 @OP_SECONDS
 def replay(file: Path, target: str | None, op_seconds: float) -> int:
-    """Run the program in FILE again, step by step. TARGET is the one named in the file, if it is not given."""
-    program, adapter = _load(file, target)
+    """Run the program in FILE again, step by step. TARGET is the one named in the file, if it is not given.
+
+    FILE is a failure file, or a report of `check --json`: then the program of its first violation is run.
+    """
+    program, adapter, title = _load(file, target)
     again = run_again(program, adapter, op_seconds=op_seconds)
     console = Output()
-    terminal.show_program(console, again, program, title=f"The program in {file}")
+    terminal.show_program(console, again, program, title=title)
     return _tell_replay(console, program, again)
 
 
-def _load(file: Path, target: str | None) -> tuple[Program, type]:
-    """The program with the target that it is to run on, and its adapter. Raises where the adapter cannot take such a program."""
-    program = read_program(file)
+def _load(file: Path, target: str | None) -> tuple[Program, type, str]:
+    """The program with the target that it is to run on, its adapter and its title. Raises where the adapter cannot take such a program."""
+    program, title = _program_in(file)
     config = program.config
     if config.num_blocks < 1 or config.block_size < 1:
         raise BadFile(
             f"{file} is damaged: its pool has {config.num_blocks} blocks of {config.block_size} tokens, and both must be 1 or more."
         )
     if target is not None:
-        program = msgspec.structs.replace(program, target=target)
+        program = msgspec.structs.replace(program, target=portable(target))
+    elif (place := program.target.rpartition(":")[0]).endswith(".py") and not Path(place).is_file():
+        raise Unusable(
+            f"{file} names the target {program.target}, a file that does not exist here; add where it is: kvproof replay {file} path/to/file.py:Class."
+        )
     adapter = find_target(program.target)
     claimed = read_capabilities(adapter)
     if config.num_blocks > claimed.max_blocks or config.block_size not in claimed.block_sizes:
         sizes = wording.joined([str(size) for size in claimed.block_sizes], "or")
         raise Unusable(
-            f"{file} needs a pool of {config.num_blocks} blocks of {config.block_size} tokens, but {program.target} claims at most "
+            f"{file} needs a pool of {config.num_blocks} blocks of {config.block_size} tokens, but {local(program.target)} claims at most "
             f"{claimed.max_blocks} blocks of {sizes} tokens; run it on a target that takes such a pool."
         )
-    return program, adapter
+    return program, adapter, title
+
+
+def _program_in(file: Path) -> tuple[Program, str]:
+    """The program that a program or failure file holds, or the first one of a report, and how it is called."""
+    report = _report_in(file)
+    if report is None:
+        return read_program(file), f"The program in {file}"
+    if report.violations:
+        first, count = report.violations[0], len(report.violations)
+        if isinstance(first.program, str):
+            raise Unusable(
+                f"{file} is a report on kernels, which have no program; judge its case again: judge_case(Kernels, {first.program})."
+            )
+        which = f"the first of its {count} violations" if count > 1 else "its violation"
+        return first.program, f"{file} is a report; the program of {which} ({first.law})"
+    if report.error_program is not None:
+        return report.error_program, f"{file} is a report; the program of its fault"
+    raise Unusable(f"{file} is a report without any violation, so it has no program; name a failure file.")
+
+
+def _report_in(file: Path) -> Report | None:
+    """The report that `check --json` wrote to `file`; None where it is no report of this format, whatever else it is."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        report = msgspec.json.decode(file.read_bytes(), type=Report)
+        return report if report.kvproof == FORMAT else None
+    return None
 
 
 def _tell_replay(console: Console, program: Program, again: Replay) -> int:
     """Say how the replay compares with what the file records, and give the exit status."""
     recorded = program.violation.law if program.violation else ""
+    target = local(program.target)
     if not again.ok and again.violation is None:
         complain(again.trouble)
-        terminal.say(
-            console, f"{program.target} could not be judged" + (f", so {recorded} was not seen again." if recorded else "."), "bold red"
-        )
+        terminal.say(console, f"{target} could not be judged" + (f", so {recorded} was not seen again." if recorded else "."), "bold red")
         return AT_FAULT
     if again.violation is None:
         if recorded:
-            told = f"No law breaks: the violation of {recorded} is gone on {program.target}."
+            told = f"No law breaks: the violation of {recorded} is gone on {target}."
         else:
-            told = f"No law breaks: the fault that the file records is gone on {program.target}." if program.fault else "No law breaks."
+            told = f"No law breaks: the fault that the file records is gone on {target}." if program.fault else "No law breaks."
         terminal.say(console, told, "bold green")
         return HELD
     seen = again.violation
@@ -401,7 +468,7 @@ def shrink(file: Path, target: str | None, seconds: float, output: Path | None) 
     """Make the program in FILE shorter while it breaks the same law."""
     from kvproof.fuzz import shrink as shrinking
 
-    program, adapter = _load(file, target)
+    program, adapter, _ = _load(file, target)
     console = Output()
     first = run_again(program, adapter)
     if first.violation is None:
@@ -439,8 +506,8 @@ def laws(law: str | None, *, markdown: bool) -> int:
     elif law in BY_NAME:
         lawbook.show_law(console, BY_NAME[law])
     else:
-        near = difflib.get_close_matches(law, BY_NAME, n=1)
-        raise Unusable(f"There is no law {law!r}; " + (f"did you mean {near[0]}?" if near else "`kvproof laws` lists them."))
+        near = wording.joined(wording.closest(law, BY_NAME), "or")
+        raise Unusable(f"There is no law {law!r}; " + (f"did you mean {near}?" if near else "`kvproof laws` lists them."))
     return HELD
 
 

@@ -9,7 +9,7 @@ from typing import Final
 TEMPLATE: Final = "adapter_template.py"
 
 
-class BadPlace(ValueError):  # noqa: N818 -- it accuses the request, and reads so where it is caught
+class BadPlace(ValueError):
     """The file is there already, or cannot be made: one sentence that names the cause and the mend."""
 
 

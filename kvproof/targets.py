@@ -14,12 +14,13 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Final, TypeVar
 
 from kvproof.fuzz import kernels_check
+from kvproof.fuzz.reports.wording import closest, joined
 from kvproof.impl.adapter import CacheAdapter
 
 BUILT_IN: Final[dict[str, str]] = {
@@ -31,6 +32,15 @@ BUILT_IN: Final[dict[str, str]] = {
 }
 """The targets that kvproof brings along, and where they are."""
 
+BUILT_IN_WORDS: Final[dict[str, str]] = {
+    "production": "the built-in production cache",
+    "production-hybrid": "the built-in production cache with a sliding window",
+    "production-sync": "the built-in production cache without device steps",
+    "kernels": "the built-in Triton kernels",
+    "kernels-torch": "the built-in kernels in plain torch",
+}
+"""What each of them is, in a few words."""
+
 DEFAULT_TARGET: Final = "production"
 
 BUG_REGISTRY: Final = "kvproof.fuzz.bugs"
@@ -39,7 +49,7 @@ BUG_REGISTRY: Final = "kvproof.fuzz.bugs"
 Loaded = TypeVar("Loaded")
 
 
-class BadTarget(ValueError):  # noqa: N818 -- it accuses the target, and reads so where it is caught
+class BadTarget(ValueError):
     """A target that cannot be used: one sentence that names the cause and the mend."""
 
 
@@ -56,8 +66,24 @@ def find_target(name: str) -> type:
     return _class_in(module, place, attribute)
 
 
+def portable(name: str) -> str:
+    """The same target, to be found from any directory: a file by its absolute path."""
+    place, _, attribute = name.rpartition(":")
+    return f"{Path(place).resolve()}:{attribute}" if place.endswith(".py") else name
+
+
+def local(name: str) -> str:
+    """The same target as it is shown here: a file below the current directory by its path from there."""
+    place, _, attribute = name.rpartition(":")
+    if not place.endswith(".py") or not Path(place).is_relative_to(Path.cwd()):
+        return name
+    return f"{Path(place).relative_to(Path.cwd())}:{attribute}"
+
+
 def _unknown(name: str) -> str:
     """Why a name without a class cannot be a target, and what it may have meant."""
+    if Path(name).is_dir():
+        return _directory(name)
     if name.removesuffix(":").endswith(".py") or Path(name).is_file():
         return f"The target {name} names no class; write {name.removesuffix(':')}:Adapter, if Adapter is your class."
     near = difflib.get_close_matches(name, BUILT_IN, n=1, cutoff=0.5)
@@ -65,11 +91,17 @@ def _unknown(name: str) -> str:
     return f"There is no target {name!r}; {hint}"
 
 
+def _directory(name: str) -> str:
+    return f"The target {name} is a directory; name one class in it, as module:Class or path/to/file.py:Class."
+
+
 # -- modules -------------------------------------------------------------------------------------------------------------------------------
 
 
 def _from_module(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
+        if Path(name).is_dir():
+            raise BadTarget(_directory(name))
         raise BadTarget(
             f"{name!r} is not the name of a module; write a dotted name as in `import`, or the path of a file that ends in .py."
         )
@@ -176,7 +208,7 @@ def _seeded_bug(name: str) -> type:
         )
     bugs = importlib.import_module(BUG_REGISTRY).BUGS
     if name not in bugs:
-        raise BadTarget(f"There is no seeded bug {name!r}; {_suggestion(name, bugs)}")
+        raise BadTarget(f"There is no seeded bug {name!r}; {_suggestion(name, list(bugs))}")
     adapter: type = bugs[name].adapter
     return adapter
 
@@ -195,6 +227,9 @@ def _seeded_kernel_bug(name: str) -> type:
     return kernels
 
 
-def _suggestion(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f"did you mean {near[0]}?" if near else f"they are {', '.join(sorted(names))}."
+def _suggestion(name: str, names: Collection[str]) -> str:
+    near = closest(name, names)
+    if near:
+        return f"did you mean {joined(near, 'or')}?"
+    looks = difflib.get_close_matches(name, names, n=3, cutoff=0)
+    return f"the closest names are {joined(looks)}; `kvproof laws LAW` names those that break a law."

@@ -908,7 +908,7 @@ CASES = [
         ("gives [0], the cache matches []", "block 0"),
         [*RUN, Do(Commit(0), cached=[], events=[Event("stored", (0,))])],
         {-1: Do(Commit(0), cached=[0], events=[Event("stored", (0,))])},
-        {"prefix": True, "snapshot": True, "events": True},
+        {"num_blocks": 3, "prefix": True, "snapshot": True, "events": True},
     ),
     Case(
         "events-replay-index",
@@ -916,7 +916,7 @@ CASES = [
         ("gives [0], the cache matches []", "block 0"),
         [*RUN, Do(Commit(0), cached=[0], events=[Event("stored", (0,))]), Do(Reset(), answer=True, cached=[])],
         {-1: Do(Reset(), answer=True, cached=[], events=[Event("cleared")])},
-        {"prefix": True, "snapshot": True, "events": True, "reset": True},
+        {"num_blocks": 3, "prefix": True, "snapshot": True, "events": True, "reset": True},
     ),
     Case(
         "events-replay-index",
@@ -924,7 +924,7 @@ CASES = [
         ("do not say that block 0 is matchable",),
         [*RUN, Do(Commit(0), cached=[0])],
         {-1: Do(Commit(0), cached=[0], events=[Event("stored", (0,))])},
-        {"prefix": True, "snapshot": True, "events": True},
+        {"num_blocks": 3, "prefix": True, "snapshot": True, "events": True},
     ),
     # -- swap and capacity
     Case(

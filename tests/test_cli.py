@@ -12,7 +12,7 @@ import pytest
 
 from kvproof import adapter_template, schemas
 from kvproof.cli import main
-from kvproof.fuzz.programs import PoolConfig, Program, read_program, write_program
+from kvproof.fuzz.programs import BadFile, PoolConfig, Program, read_program, write_program
 from kvproof.fuzz.reports.lawbook import laws_markdown
 from kvproof.fuzz.verdicts import Finding, LawVerdict, Report
 from kvproof.models.laws import CACHE_LAWS, LAWS
@@ -48,6 +48,11 @@ class Hanging(Adapter):
     def append(self, seq, tokens):
         while True:
             pass
+
+
+class Unbuildable(Adapter):
+    def __init__(self, **pool):
+        raise ValueError("no pool")
 
 
 class Unclaimed(Adapter):
@@ -114,6 +119,13 @@ def test_check_of_a_cache_that_holds(kvproof, place):
     assert not (place / ".kvproof").exists()
 
 
+def test_check_says_first_what_is_judged(kvproof):
+    out = kvproof("check", "caches_of_cli:Leaky", *SIXTY)[1]
+
+    assert out.splitlines()[0] == "kvproof check caches_of_cli:Leaky: budget 60 s, at most 60 programs, 1 worker, seed 1"
+    assert "Without a TARGET, production is judged" in " ".join(kvproof("check", "--help")[1].split())
+
+
 def test_check_of_a_broken_cache(kvproof, place):
     status, out, err = kvproof("check", "caches_of_cli:Leaky", *SIXTY)
 
@@ -142,10 +154,22 @@ def test_check_of_a_faulty_adapter(kvproof, target, words):
     assert status == 2
     assert words in one_sentence(err)
     assert f"caches_of_cli:{target} could not be judged." in out
+    assert "own-content" not in out
+    assert "was tried with" not in out
+    assert "The shortest program found for this fault has 2 operations" in out
     path = re.search(r"kvproof replay (\S+)", out)[1]
     status, _, err = kvproof("replay", path, "--op-seconds", "0.5")
     assert status == 2
     one_sentence(err)
+
+
+def test_check_of_a_cache_that_cannot_be_built(kvproof):
+    status, out, err = kvproof("check", "caches_of_cli:Unbuildable", *SIXTY)
+
+    assert status == 2
+    assert "raised ValueError: no pool" in one_sentence(err)
+    assert "It happens before any operation, where a cache is built with " in out
+    assert "was tried with" not in out
 
 
 def test_check_of_an_adapter_without_capabilities(kvproof):
@@ -235,7 +259,10 @@ def test_budgets(kvproof, monkeypatch, budget, seconds):
 
     status, out, _ = kvproof("check", *(["--budget", budget] if budget else []))
 
-    assert (status, out.strip()) == (0, "production keeps 0 laws.")
+    first, last = out.splitlines()
+    told = {10.0: "budget quick (10 s)", 30.0: "budget ci (30 s)", 600.0: "budget nightly (600 s)", 2.5: "budget 2.5 s"}[seconds]
+    assert re.fullmatch(rf"kvproof check production: the built-in production cache, {re.escape(told)}, \d+ workers?, seed \d+", first)
+    assert (status, last) == (0, "production keeps 0 laws.")
     assert asked["seconds"] == seconds
     assert asked["name"] == "production"
     assert asked["workers"] >= 1
@@ -328,8 +355,58 @@ def test_replay_tells_what_was_skipped(kvproof):
     status, out, _ = kvproof("replay", failure(law="", ops=(Commit(3), *BLIND_OPS[:2]), target="production-sync"))
 
     assert status == 0
-    assert "1 operation was skipped, because the precondition did not hold." in out
+    assert "1 operation was skipped, because the precondition did not hold: the rows without a step number." in out
+    assert re.search(r"^ +- +commit 3 +skipped: unknown sequence 3", out, re.MULTILINE)
     assert out.endswith("No law breaks.\n")
+
+
+def test_a_report_is_replayed_by_its_first_violation(kvproof):
+    kvproof("check", "caches_of_cli.py:Leaky", *SIXTY, "--json", "report.json")
+    first = msgspec.json.decode(Path("report.json").read_bytes(), type=Report).violations[0]
+
+    status, out, _ = kvproof("replay", "report.json")
+
+    assert status == 1
+    assert "report.json is a report; the program of " in out
+    assert f"({first.law}) has {first.steps} operations" in out
+    assert f"{first.law} breaks again at step " in out
+
+
+def test_a_report_without_violations_has_nothing_to_replay(kvproof, place):
+    (place / "report.json").write_bytes(msgspec.json.encode(Report(1, "mine", "held", {}, [], 1, 1, 0.1, 1)))
+
+    status, _, err = kvproof("replay", "report.json")
+
+    assert status == 2
+    assert "report.json is a report without any violation" in one_sentence(err)
+
+
+def test_reading_a_report_as_a_program_says_so(place):
+    (place / "report.json").write_bytes(msgspec.json.encode(Report(1, "mine", "held", {}, [], 1, 1, 0.1, 1)))
+
+    with pytest.raises(BadFile, match=r"report.json is a report, not a program; name a failure file"):
+        read_program(Path("report.json"))
+
+
+def test_failures_of_a_file_are_run_from_anywhere(kvproof, place, monkeypatch):
+    (place / "elsewhere").mkdir()
+    out = kvproof("check", "caches_of_cli.py:Leaky", *SIXTY)[1]
+    path = place / re.search(r"kvproof replay (\S+)", out)[1]
+    assert read_program(path).target == f"{place.resolve()}/caches_of_cli.py:Leaky"
+    assert f"Adapter = find_target('{place.resolve()}/caches_of_cli.py:Leaky')" in out
+    assert "step by step, on caches_of_cli.py:Leaky:" in out
+
+    monkeypatch.chdir(place / "elsewhere")
+
+    assert kvproof("replay", path)[0] == 1
+
+
+def test_replay_of_a_file_that_is_not_here(kvproof):
+    status, _, err = kvproof("replay", failure(target="/gone/caches.py:Blind"))
+
+    assert status == 2
+    assert "add where it is: kvproof replay failing.json path/to/file.py:Class." in one_sentence(err)
+    assert kvproof("replay", "failing.json", "caches_of_cli.py:Blind")[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -406,6 +483,7 @@ def test_an_unknown_law(kvproof):
 
     assert status == 2
     assert "did you mean no-leak?" in one_sentence(err)
+    assert "did you mean own-content?" in one_sentence(kvproof("laws", "own")[2])
 
 
 def test_the_page_of_laws_is_current(kvproof):

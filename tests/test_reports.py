@@ -2,7 +2,9 @@
 
 import io
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -17,7 +19,7 @@ from kvproof.fuzz.reports.terminal import Exhibit, always_refused, show_report, 
 from kvproof.fuzz.verdicts import Finding, LawVerdict, Report
 from kvproof.fuzz.waivers import Waiver
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
-from kvproof.models.laws import CACHE_LAWS
+from kvproof.models.laws import BY_NAME, CACHE_LAWS
 from kvproof.models.ops import (
     OP_TYPES,
     Admit,
@@ -117,6 +119,22 @@ def test_every_answer_is_worded(op, outcome, words):
     assert wording.answer(op, outcome) == words
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("own", ["own-content"]),
+        ("OWN_content", ["own-content"]),
+        ("spurious", ["no-spurious-exhaustion"]),
+        ("no-leek", ["no-leak"]),
+        ("copy", ["copy-before-write", "copy-batch-sound", "copy-is-complete"]),
+        ("", []),
+        ("qqqq", []),
+    ],
+)
+def test_closest(name, meant):
+    assert wording.closest(name, BY_NAME) == meant
+
+
 def test_joined():
     assert [wording.joined(["a", "b", "c"][:n]) for n in range(4)] == ["", "a", "a and b", "a, b and c"]
 
@@ -132,6 +150,90 @@ def test_replay_of_a_violation():
     assert again.violation.step == again.rows[-1].number == 4
     assert [(h.seq, h.computed, h.known) for h in again.rows[-1].holders] == [(0, 1, 1), (1, 0, 2)]
     assert again.rows[-1].answer == "hit 1"
+
+
+IDLE = (Admit(0, (0, 0)),)
+OUT = (*IDLE, Extend(0, 1))
+HALF = (*OUT, Commit(0))
+DONE = (*HALF, Extend(0, 1), Commit(0))
+
+
+@pytest.mark.parametrize(
+    ("before", "op", "reason", "adapter"),
+    [
+        (IDLE, Admit(0, (1,)), "0 already known", SynchronousAdapter),
+        (IDLE, Admit(1, ()), "empty prompt", SynchronousAdapter),
+        (IDLE, Commit(3), "unknown sequence 3", SynchronousAdapter),
+        (IDLE, Release(3), "unknown sequence 3", SynchronousAdapter),
+        (IDLE, Commit(0), "no pass out", SynchronousAdapter),
+        (OUT, Extend(0, 1), "0 has a pass out", SynchronousAdapter),
+        (OUT, SwapIn(0), "not swapped out", SynchronousAdapter),
+        (OUT, Commit(0, 1), "0 drafts, 1 accepted", SynchronousAdapter),
+        (DONE, Extend(0, 1), "nothing to compute", SynchronousAdapter),
+        (HALF, Extend(0, 0), "count below 1", SynchronousAdapter),
+        ((), BeginStep(), "steps not claimed", SynchronousAdapter),
+        (IDLE, Extend(0, 1, (5,)), "drafts on a first extend", SynchronousAdapter),
+        (IDLE, Append(0, ()), "no tokens given", SynchronousAdapter),
+        (DONE, Match(0), "tokens computed already", SynchronousAdapter),
+        (DONE, Truncate(0, 3), "only 2 computed", SynchronousAdapter),
+        (DONE, Truncate(0, 0), "length below 1", SynchronousAdapter),
+        (IDLE, Fork(0, 0), "0 already known", SynchronousAdapter),
+        ((), Evict((99,)), "no such block", SynchronousAdapter),
+        (IDLE, SwapOut(0), "nothing computed yet", SynchronousAdapter),
+        ((*DONE, SwapOut(0)), Append(0, (1,)), "0 is swapped out", SynchronousAdapter),
+        ((*DONE, Release(0)), Append(0, (1,)), "0 was released", SynchronousAdapter),
+        (OUT, Commit(0), "pass not launched", ProductionAdapter),
+        ((*OUT, BeginStep()), Commit(0), "its step has not ended", ProductionAdapter),
+        ((), EndStep(), "no step open", ProductionAdapter),
+        ((BeginStep(), BeginStep()), EndStep(1), "not the oldest step", ProductionAdapter),
+        ((BeginStep(),) * 3, BeginStep(), "3 steps open already", ProductionAdapter),
+    ],
+)
+def test_a_skipped_operation_has_a_row_and_a_reason(before, op, reason, adapter):
+    again = replay(Program(1, "x", PoolConfig(4, 1), (*before, op)), adapter)
+
+    assert again.ok
+    assert [row.number for row in again.rows] == [*range(len(before)), None]
+    assert again.rows[-1].op == op
+    assert again.rows[-1].answer == f"skipped: {reason}"
+
+
+def test_every_operation_that_can_be_skipped_has_a_reason():
+    again = replay(Program(1, "x", PoolConfig(4, 1), tuple(EVERY_OP)[2:]), SynchronousAdapter)
+
+    assert {row.answer for row in again.rows if row.number is None} >= {"skipped: unknown sequence 0", "skipped: steps not claimed"}
+    assert "skipped" not in {row.answer for row in again.rows}
+
+
+@pytest.mark.parametrize("width", [30, 50, 80, 120])
+def test_steps_table_with_skipped_operations(width):
+    program = msgspec.structs.replace(PROGRAM, ops=(Commit(3), *OPS[:3], Release(7), *OPS[3:], Commit(0)))
+
+    lines = shown(lambda console: steps_table(console, replay(program, ForgetsNamespaces)), width=width).splitlines()
+
+    assert max(map(len, lines)) <= width
+    assert [line.split()[1] for line in lines if line.startswith(">")] == ["4"]
+    assert sum("skipped:" in line for line in lines) == 2
+    if width == 120:
+        assert lines[1].split() == ["-", "commit", "3", "skipped:", "unknown", "sequence", "3"]
+
+
+class KeepsNoBooks(SynchronousAdapter):
+    @classmethod
+    def capabilities(cls):
+        return msgspec.structs.replace(super().capabilities(), snapshot=False)
+
+
+def test_steps_table_of_a_cache_without_books():
+    program = Program(1, "x", PoolConfig(3, 1), OPS[:3])
+
+    without = shown(lambda console: steps_table(console, replay(program, KeepsNoBooks)))
+    with_books = shown(lambda console: steps_table(console, replay(program, SynchronousAdapter)))
+
+    assert "1 ? ?" in without
+    assert "  blocks: in how many tables, ? unknown\n" in without
+    assert "1 . ." in with_books
+    assert "  blocks: reference count, . free, c free but matchable, r retiring\n" in with_books
 
 
 def test_replay_of_a_fault():
@@ -223,9 +325,10 @@ def test_source_makes_the_same_operations(tokens):
     [
         ("production", "from kvproof.impl.production.adapter import ProductionAdapter"),
         ("mypkg.kv:Adapter", "from mypkg.kv import Adapter"),
-        ("kv.py:Adapter", "Adapter = find_target('kv.py:Adapter')"),
+        ("kv.py:Adapter", f"Adapter = find_target('{Path.cwd().resolve()}/kv.py:Adapter')"),
         ("bug:leak", "Adapter = find_target('bug:leak')"),
-        ("mypkg.kv:Outer.Adapter", "Adapter = find_target('mypkg.kv:Outer.Adapter')"),
+        ("mypkg.kv:Outer.Adapter", "from mypkg.kv import Outer"),
+        ("mypkg.kv:Outer.Adapter", "    result = run(ops, Outer.Adapter, num_blocks=2, block_size=1)"),
     ],
 )
 def test_source_finds_the_target(name, line):
@@ -259,6 +362,21 @@ def test_report_of_a_broken_law(width):
     assert "The reason: The reason." in text
     assert "def test_hit_same_namespace():" in text
     assert "mine breaks 1 law: hit-same-namespace." in " ".join(text.split())
+
+
+def test_report_of_a_fault_judges_nothing():
+    broken = Report(1, "mine", "error", report().laws, [], 8999, 0, 3.0, 1, error="It fell.")
+    program = Program(1, "mine", PoolConfig(1, 2), ())
+
+    text = shown(
+        lambda console: show_report(
+            console, broken, [], waivers={}, stale={}, error=Exhibit(program, replay(program, SynchronousAdapter), "")
+        )
+    )
+
+    assert " ".join(text.split()) == (
+        "It happens before any operation, where a cache is built with 1 block of 2 tokens. mine could not be judged."
+    )
 
 
 def test_report_for_a_log_is_plain_lines():

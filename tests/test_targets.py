@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
-from kvproof.targets import BUILT_IN, BadTarget, find_target
+from kvproof.targets import BUILT_IN, BUILT_IN_WORDS, BadTarget, find_target, local, portable
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +34,29 @@ def test_built_in_targets():
     found = [find_target(name) for name in BUILT_IN]
 
     assert found == [ProductionAdapter, HybridAdapter, SynchronousAdapter]
+
+
+def test_every_built_in_target_is_described():
+    assert set(BUILT_IN_WORDS) == set(BUILT_IN)
+
+
+def test_a_file_target_can_be_carried_elsewhere(place):
+    (place / "sub").mkdir()
+
+    assert portable("sub/../kv.py:Outer.Adapter") == f"{place.resolve()}/kv.py:Outer.Adapter"
+    assert local(portable("sub/kv.py:Adapter")) == "sub/kv.py:Adapter"
+    assert local("/elsewhere/kv.py:Adapter") == "/elsewhere/kv.py:Adapter"
+    assert [portable(name) == local(name) == name for name in ("production", "bug:leak", "mypkg.kv:Adapter")] == [True] * 3
+
+
+@pytest.mark.parametrize("name", [".", "sub", "sub/", "sub/deep", "sub/deep:Adapter"])
+def test_a_directory_is_no_target(place, name):
+    (place / "sub" / "deep").mkdir(parents=True)
+
+    assert (
+        f"The target {name.partition(':')[0]} is a directory; name one class in it, as module:Class or path/to/file.py:Class."
+        in complaint(name)
+    )
 
 
 def test_module_in_the_current_directory(place):
@@ -117,12 +140,16 @@ def test_interrupt_passes(place):
 def test_seeded_bugs(monkeypatch):
     module = type(sys)("kvproof.fuzz.bugs")
     module.__spec__ = object()
-    module.BUGS = {"leak": type("Bug", (), {"adapter": ProductionAdapter})()}
+    bug = type("Bug", (), {"adapter": ProductionAdapter})()
+    module.BUGS = dict.fromkeys(("leak", "second-leak", "fence-is-late", "hash-is-short", "swap-stops"), bug)
     monkeypatch.setitem(sys.modules, "kvproof.fuzz.bugs", module)
 
     assert find_target("bug:leak") is ProductionAdapter
     assert "did you mean leak?" in complaint("bug:leek")
-    assert "they are leak." in complaint("bug:zzz")
+    assert "did you mean fence-is-late?" in complaint("bug:fence")
+    assert "did you mean fence-is-late or hash-is-short?" in complaint("bug:is")
+    assert "the closest names are " in complaint("bug:zzz")
+    assert complaint("bug:zzz").count("-") <= 6
 
 
 def test_seeded_bugs_without_a_registry(monkeypatch):

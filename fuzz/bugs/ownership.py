@@ -69,7 +69,7 @@ class HitIsCountedTwice(PagedCache):
 
 @seeded(
     "shared-block-freed-by-its-first-holder",
-    laws=("no-aliasing", "own-content"),
+    laws=("no-aliasing", "exclusive-write"),
     story="When one of several answers to a prompt finishes, the others go on with a stranger's text.",
     like=("B50",),
     on=UnauditedAdapter,
@@ -233,6 +233,7 @@ class SharedTailWrittenInPlace(PagedCache):
     laws=("exclusive-write",),
     story="After a roll-back, a request with the old prompt is served with the new text.",
     like=("B79",),
+    needs_long=True,
 )
 class PublishedTailWrittenInPlace(PagedCache):
     """Does not copy a tail that only the prefix index still promises to others."""

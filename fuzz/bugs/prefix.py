@@ -97,6 +97,7 @@ class HashHasFourBits(HashedIndex):
     "hash-sees-sixteen-bits-of-a-token",
     laws=("hit-is-true-prefix",),
     story="Since the model with the larger vocabulary, rare characters are taken for common ones.",
+    needs_long=True,
 )
 class HashSeesSixteenBitsOfAToken(HashedIndex):
     """Packs token ids into two bytes."""
@@ -180,6 +181,7 @@ class HitCoversTheWholePrompt(PagedCache):
     laws=("eviction-forgets", "reset-forgets", "hit-is-true-prefix"),
     story="A request that waited after its look-up gets blocks that were given to others meanwhile.",
     like=("B85",),
+    on=UnauditedAdapter,
 )
 class HitIsNotLookedUpAgain(PagedCache):
     """Adopts the blocks that the match has found, by their numbers."""
@@ -289,42 +291,35 @@ class BlocksArePublishedBeforeTheLaunch(PagedCache):
 
 @seeded(
     "entry-survives-recycling",
-    laws=("eviction-forgets", "hit-is-true-prefix"),
+    laws=("eviction-forgets", "hit-is-true-prefix", "hit-same-namespace"),
     story="After the pool has filled up, old prompts hit the text of new ones.",
     like=("B04", "B67"),
+    on=UnauditedAdapter,
 )
 class EntrySurvivesRecycling(PrefixIndex):
-    """Clears the mark on a block that is handed out, and leaves the entry that leads to it."""
+    """Leaves the entry that leads to a block when the block is handed out."""
 
     __slots__ = ()
 
     def forget_taken(self, blocks: Sequence[int]) -> None:
         """These blocks were handed out by the pool."""
-        for block in blocks:
-            self._runs[block] = None
-            self._pool.labels[block] = UNFILED
-        self.filed -= len(blocks)
 
 
 @seeded(
     "entry-survives-eviction",
-    laws=("eviction-forgets",),
+    laws=("eviction-forgets", "reset-forgets"),
     story="An operator evicts a poisoned prompt, and it is still served.",
     like=("B73",),
+    on=UnauditedAdapter,
 )
 class EntrySurvivesEviction(PrefixIndex):
-    """Clears the mark on a block that is evicted on demand, and leaves the entry that leads to it."""
+    """Finds the blocks that are evicted on demand, and leaves the entries that lead to them."""
 
     __slots__ = ()
 
     def forget(self, blocks: Iterable[int]) -> list[int]:
-        """Makes blocks look unmatchable."""
-        gone = [block for block in blocks if self._runs[block] is not None]
-        for block in gone:
-            self._runs[block] = None
-            self._pool.unfiled(block)
-        self.filed -= len(gone)
-        return gone
+        """Names the blocks that were matchable."""
+        return [block for block in blocks if self._runs[block] is not None]
 
 
 @seeded(

@@ -5,7 +5,9 @@
     >  3  commit 1                      0 2/3: 0 1   2 1 1 .   0          3
 
 A sequence is `number computed/known: blocks`, with ` | ` between groups. Below a block's id stands its reference count, or `.` free,
-`c` free but matchable, `r` retiring, `-` null. Columns that say nothing are left out, and the last ones also where there is no room.
+`c` free but matchable, `r` retiring, `-` null, `?` unknown; where the cache shows no counts, the count is of the tables that list the
+block. An operation that was skipped has no step number. Columns that say nothing are left out, and the last ones also where there is no
+room.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from rich.text import Text
 
 from kvproof.fuzz.reports import wording
 from kvproof.fuzz.reports.steps import Holder, Replay, Row, table_text, touched
+from kvproof.models.state import Books
 
 MOST_BLOCKS: Final = 24
 """Pools with more touched blocks than this are told as lists, not drawn block by block."""
@@ -59,15 +62,17 @@ def steps_table(console: Console, replay: Replay) -> None:
         _list_steps(console, columns, replay)
     else:
         _table(console, columns, replay)
-    for line in _legend(columns):
+    for line in _legend(columns, replay):
         console.print(Text(line, style="dim"))
 
 
 def _columns(replay: Replay) -> list[_Column]:
     rows = replay.rows
-    last = None if replay.ok else len(rows) - 1
     columns = [
-        _Column("  step", [f"{'>' if number == last else ' '} {row.number:4d}" for number, row in enumerate(rows)]),
+        _Column(
+            "  step",
+            [f"{'>' if _marked(replay, index) else ' '} {'-' if row.number is None else row.number:>4}" for index, row in enumerate(rows)],
+        ),
         _Column("operation", [wording.operation(row.op) for row in rows], fold=FOLD_COLUMNS),
         _Column("answer", [row.answer for row in rows], fold=FOLD_COLUMNS),
         _Column("sequences", ["\n".join(map(_holder, row.holders)) for row in rows], fold=TABLE_COLUMNS),
@@ -76,6 +81,11 @@ def _columns(replay: Replay) -> list[_Column]:
         _Column("free list", [wording.numbers(row.books.free or ()) for row in rows], optional=True),
     ]
     return [column for column in columns if any(column.cells) or column.title == "operation"]
+
+
+def _marked(replay: Replay, index: int) -> bool:
+    """Whether the row is the one that shows the violation or the fault."""
+    return not replay.ok and index == len(replay.rows) - 1 and replay.rows[index].number is not None
 
 
 def _holder(holder: Holder) -> str:
@@ -87,9 +97,12 @@ def _holder(holder: Holder) -> str:
 def _pool(replay: Replay) -> _Column:
     blocks = touched(replay.rows) if replay.num_blocks > MOST_BLOCKS else list(range(replay.num_blocks))
     if len(blocks) > MOST_BLOCKS or not blocks:
-        return _Column("reference counts", [_counts(row) for row in replay.rows], fold=TABLE_COLUMNS)
+        return _Column("reference counts", ["" if row.number is None else _counts(row) for row in replay.rows], fold=TABLE_COLUMNS)
     width = max(len(str(block)) for block in blocks)
-    cells = [" ".join(f"{_state(row, block, replay.null_blocks):>{width}}" for block in blocks) for row in replay.rows]
+    cells = [
+        "" if row.number is None else " ".join(f"{_state(row, block, replay.null_blocks):>{width}}" for block in blocks)
+        for row in replay.rows
+    ]
     return _Column(" ".join(f"{block:>{width}}" for block in blocks), cells)
 
 
@@ -101,7 +114,9 @@ def _state(row: Row, block: int, null_blocks: frozenset[int]) -> str:
         return str(count)
     if block in (row.books.retiring or ()):
         return "r"
-    return "c" if block in (row.books.cached or ()) else "."
+    if block in (row.books.cached or ()):
+        return "c"
+    return "." if row.books.refcounts is not None or block in (row.books.free or ()) else "?"
 
 
 def _counts(row: Row) -> str:
@@ -118,8 +133,8 @@ def _table(console: Console, columns: list[_Column], replay: Replay) -> None:
     for column in columns:
         table.add_column(column.title, no_wrap=column.fold is None, min_width=column.least)
     for number in range(len(replay.rows)):
-        marked = not replay.ok and number == len(replay.rows) - 1
-        table.add_row(*(Text(column.cells[number]) for column in columns), style="bold red" if marked else None)
+        style = "bold red" if _marked(replay, number) else ("dim" if replay.rows[number].number is None else None)
+        table.add_row(*(Text(column.cells[number]) for column in columns), style=style)
     console.print(table)
 
 
@@ -134,9 +149,16 @@ def _list_steps(console: Console, columns: list[_Column], replay: Replay) -> Non
                 console.print(Text(f"    {title}: {cell}".replace("\n", "; ")))
 
 
-def _legend(columns: list[_Column]) -> list[str]:
+def _legend(columns: list[_Column], replay: Replay) -> list[str]:
     titles = [column.title for column in columns]
     lines = ["  sequences: number computed/known: blocks"] if "sequences" in titles else []
-    if any(title.lstrip()[:1].isdigit() for title in titles):
-        lines.append("  blocks: reference count, . free, c free but matchable, r retiring")
+    pool = next((column for column in columns if column.title.lstrip()[:1].isdigit()), None)
+    if pool is not None:
+        books = [row.books for row in replay.rows]
+        marks = ["in how many tables" if all(shown.refcounts is None for shown in books) else "reference count"]
+        if any(shown != Books() for shown in books):
+            marks.append(". free, c free but matchable, r retiring")
+        if any("?" in cell for cell in pool.cells):
+            marks.append("? unknown")
+        lines.append(f"  blocks: {', '.join(marks)}")
     return lines

@@ -10,6 +10,7 @@ from kvproof.fuzz.programs import Program
 from kvproof.models.laws import BY_NAME
 from kvproof.models.ops import Op
 from kvproof.properties.paste import op_source
+from kvproof.targets import portable
 
 WIDTH: Final = 88
 """Columns of the source: what formatters leave alone."""
@@ -88,17 +89,14 @@ def _value(value: ast.expr) -> str:
 
 
 def _lookup(name: str, target: type) -> tuple[list[str], list[str], str]:
-    """(imports, lines after them, expression) that give `target`: by import where it can be imported, else as the command line finds it."""
+    """(imports, lines after them, expression) that give `target`: by import where it can be imported, else by the absolute path of its file."""
     module, _, attribute = name.rpartition(":")
     if not module:
         module, attribute = target.__module__, target.__qualname__
-    if (
-        module not in ("bug", "kernel-bug")
-        and not module.endswith(".py")
-        and all(part.isidentifier() for part in (attribute, *module.split(".")))
-    ):
-        return [f"from {module} import {attribute}"], [], attribute
-    return ["from kvproof.targets import find_target"], ["", f"Adapter = find_target({name!r})"], "Adapter"
+    names = (*attribute.split("."), *module.split("."))
+    if module not in ("bug", "kernel-bug") and not module.endswith(".py") and all(part.isidentifier() for part in names):
+        return [f"from {module} import {attribute.partition('.')[0]}"], [], attribute
+    return ["from kvproof.targets import find_target"], ["", f"Adapter = find_target({portable(name)!r})"], "Adapter"
 
 
 def _identifier(words: str) -> str:

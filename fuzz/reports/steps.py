@@ -8,6 +8,7 @@ import msgspec
 
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.reports import wording
+from kvproof.fuzz.reports.skips import why_skipped
 from kvproof.impl.checker import AdapterFault, Hung
 from kvproof.models.ops import AnyOp
 from kvproof.models.spec import Violation
@@ -26,9 +27,9 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One operation that ran: `number` counts from 0, as the step of a violation does."""
+    """One operation of a program. `number` counts those that ran from 0, as the step of a violation does; None where it was skipped."""
 
-    number: int
+    number: int | None
     op: AnyOp
     answer: str
     holders: tuple[Holder, ...]
@@ -50,11 +51,14 @@ class Replay(msgspec.Struct):
     num_blocks: int
     null_blocks: frozenset[int] = frozenset()
     rows: list[Row] = []
-    skipped: int = 0
-    """Operations that did not run, because their precondition did not hold."""
     violation: Violation | None = None
     fault: str = ""
     hang: str = ""
+
+    @property
+    def skipped(self) -> int:
+        """How many operations did not run, because their precondition did not hold."""
+        return sum(1 for row in self.rows if row.number is None)
 
     @property
     def trouble(self) -> str:
@@ -79,14 +83,14 @@ def replay(program: Program, target: type, *, op_seconds: float = OP_SECONDS) ->
                 if lockstep.do(op):
                     seen.rows.append(_row(lockstep))
                 else:
-                    seen.skipped += 1
+                    seen.rows.append(_skipped_row(lockstep, op))
     except LawBroken as broken:
         seen.violation = broken.violation
     except AdapterFault as fault:
         seen.fault = str(fault)
     except Hung as hung:
         seen.hang = str(hung)
-    if lockstep is not None and len(lockstep.ops) > len(seen.rows):
+    if lockstep is not None and len(lockstep.ops) > len(seen.rows) - seen.skipped:
         seen.rows.append(_row(lockstep))
     return seen
 
@@ -104,6 +108,12 @@ def _row(lockstep: Lockstep) -> Row:
         if (known := lockstep.spec.live.get(seq)) is not None
     )
     return Row(number, op, wording.answer(op, trace[number].outcome) if answered else "no answer", holders, seen.books)
+
+
+def _skipped_row(lockstep: Lockstep, op: AnyOp) -> Row:
+    """An operation that did not run: nothing was seen after it."""
+    reason = why_skipped(lockstep.spec, op)
+    return Row(None, op, f"skipped: {reason}" if reason else "skipped", (), Books())
 
 
 def _listed(tables: Iterable[Table]) -> list[int]:

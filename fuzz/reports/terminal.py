@@ -24,6 +24,7 @@ from kvproof.fuzz.reports.steps import Replay
 from kvproof.fuzz.verdicts import LawVerdict, Report, Verdict
 from kvproof.fuzz.waivers import Waiver
 from kvproof.models.laws import BY_NAME, Law
+from kvproof.targets import local
 
 NARROW_COLUMNS: Final = 64
 """Below this, a table of laws with its needs beside them would fold on every line."""
@@ -94,8 +95,11 @@ def show_report(
     stale: Mapping[str, str],
     error: Exhibit | None = None,
 ) -> None:
-    """The whole answer of a check, the verdict last. `waivers`: law -> waiver; `stale`: law -> complaint; `error`: what shows a fault."""
-    if report.laws:
+    """The whole answer of a check, the verdict last. `waivers`: law -> waiver; `stale`: law -> complaint; `error`: what shows a fault.
+
+    Where the target could not be judged, there are no laws to show.
+    """
+    if report.laws and report.verdict != "error":
         show_verdicts(console, report.laws, report.notes)
         console.print()
         say(console, tried(report))
@@ -112,7 +116,7 @@ def show_report(
                 show_way_back(console, exhibit)
         console.print()
     if error is not None:
-        show_program(console, error.replay, error.program, title="The shortest program that shows the fault")
+        _show_fault(console, error)
         show_way_back(console, error)
         console.print()
     for complaint in stale.values():
@@ -228,7 +232,7 @@ def _laws(count: int) -> str:
 def show_exhibit(console: Console, exhibit: Exhibit) -> None:
     """A broken law: its sentence, the reason, the steps, the program as a test, and how to see it again."""
     _show_accusation(console, exhibit.law, exhibit.reason)
-    show_program(console, exhibit.replay, exhibit.program, title="The shortest program that shows it")
+    show_program(console, exhibit.replay, exhibit.program, title="The shortest program found")
     if exhibit.replay.violation is None:
         say(console, "It broke no law when it was run once more for this table, so the target does not always do the same.", "yellow")
     show_source(console, exhibit.source)
@@ -257,8 +261,7 @@ def _show_accusation(console: Console, law: str, reason: str) -> None:
 
 def show_program(console: Console, replay: Replay, program: Program, *, title: str) -> None:
     """The step table under a title that tells its length and its pool."""
-    pool = f"{wording.counted(program.config.num_blocks, 'block')} of {wording.counted(program.config.block_size, 'token')}"
-    say(console, f"{title} has {wording.counted(len(program.ops), 'operation')}, on a pool of {pool}:")
+    say(console, f"{title} has {wording.counted(len(program.ops), 'operation')}, on a pool of {_pool(program)}:")
     console.print()
     if replay.rows:
         steps_table(console, replay)
@@ -266,8 +269,21 @@ def show_program(console: Console, replay: Replay, program: Program, *, title: s
         say(console, "No operation ran.")
     if replay.skipped:
         those = "1 operation was" if replay.skipped == 1 else f"{replay.skipped:,} operations were"
-        say(console, f"{those} skipped, because the precondition did not hold.")
+        say(console, f"{those} skipped, because the precondition did not hold: the rows without a step number.")
     console.print()
+
+
+def _show_fault(console: Console, error: Exhibit) -> None:
+    """The program that shows a fault of the adapter; where the cache cannot even be built, there is none to show."""
+    if error.program.ops:
+        show_program(console, error.replay, error.program, title="The shortest program found for this fault")
+    else:
+        say(console, f"It happens before any operation, where a cache is built with {_pool(error.program)}.")
+        console.print()
+
+
+def _pool(program: Program) -> str:
+    return f"{wording.counted(program.config.num_blocks, 'block')} of {wording.counted(program.config.block_size, 'token')}"
 
 
 def show_source(console: Console, source: str) -> None:
@@ -281,7 +297,7 @@ def show_source(console: Console, source: str) -> None:
 def show_way_back(console: Console, exhibit: Exhibit) -> None:
     """Where the failure file is, and what to type to see it again."""
     if exhibit.path is not None:
-        say(console, f"It is kept in a failure file; this runs it again, step by step, on {exhibit.program.target}:")
+        say(console, f"It is kept in a failure file; this runs it again, step by step, on {local(exhibit.program.target)}:")
         verbatim(console, f"    kvproof replay {shlex.quote(str(exhibit.path))}", "bold")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -107,6 +108,16 @@ def counted(count: int, noun: str) -> str:
 def joined(words: Sequence[str], last: str = "and") -> str:
     """`a`, `a and b`, `a, b and c`."""
     return f" {last} ".join(part for part in (", ".join(words[:-1]), words[-1]) if part) if words else ""
+
+
+def closest(name: str, names: Iterable[str], *, most: int = 3) -> list[str]:
+    """The names that `name` may have meant: those that begin with it, else those that hold it, else the one that looks most like it."""
+    every, wanted = list(names), name.strip().lower().replace("_", "-")
+    if not wanted:
+        return []
+    begin = [known for known in every if known.startswith(wanted)]
+    hold = [known for known in every if wanted in known]
+    return (begin or hold or difflib.get_close_matches(wanted, every, n=1))[:most]
 
 
 def sentence(text: str) -> str:

@@ -1,5 +1,4 @@
 """What the cache raises. Every message names the sequence and the mend, and an operation that raised has changed nothing."""
-# ruff: noqa: N818 -- these are answers that an engine catches by name, not faults of the cache
 
 from __future__ import annotations
 
