@@ -31,7 +31,7 @@ def complaint(name):
 
 
 def test_built_in_targets():
-    found = [find_target(name) for name in BUILT_IN]
+    found = [find_target(name) for name in BUILT_IN if name.startswith("production")]
 
     assert found == [ProductionAdapter, HybridAdapter, SynchronousAdapter]
 

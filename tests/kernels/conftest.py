@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 MISSING = [name for name in ("torch", "triton", "numpy") if importlib.util.find_spec(name) is None]
-collect_ignore_glob = ["test_*.py"] if MISSING else []
 
 
-def pytest_report_header() -> str:
-    """Say why nothing is collected."""
-    return f"kernel tests skipped: {', '.join(MISSING)} not installed" if MISSING else "kernel tests: torch and triton found"
+class Unavailable(pytest.Module):
+    """A module that cannot be imported here: skipped as a whole, with the reason in the summary."""
+
+    def collect(self) -> NoReturn:
+        """Nothing to collect."""
+        raise pytest.skip.Exception(f"{', '.join(MISSING)} not installed", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Put `Unavailable` in the place of every module where the extra `kernels` is missing."""
+    return Unavailable.from_parent(parent, path=module_path) if MISSING else None
 
 
 @pytest.fixture(scope="session")
