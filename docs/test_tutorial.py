@@ -58,7 +58,8 @@ def test_excerpts_are_the_code():
 
 def test_links_lead_somewhere():
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))]
+    prose = {page: FENCE.sub("", page.read_text(encoding="utf-8")) for page in pages}  # in code, `kernel[grid](x)` is a call
+    links = [(page, link) for page, text in prose.items() for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text)]
 
     assert links
     assert [(page.name, link) for page, link in links if "://" not in link and not (page.parent / link).exists()] == []
