@@ -95,8 +95,6 @@ class Tally(msgspec.Struct):
     operations: int = 0
     exercised: Counter[str] = msgspec.field(default_factory=Counter)
     refusals: Counter[str] = msgspec.field(default_factory=Counter)
-    running: str = ""
-    """The seed of the program that runs next: if the worker dies, that one killed it."""
 
 
 class Search(msgspec.Struct):
@@ -147,8 +145,10 @@ def check(
 # -- one worker -----------------------------------------------------------------------------------------------------------------------------------
 
 
-def campaign(search: Search, worker: int, stop_at: Callable[[], float]) -> Iterator[Tally | Found]:
-    """The programs of one worker, until `stop_at()`; yields what it has done and what it found."""
+def campaign(
+    search: Search, worker: int, stop_at: Callable[[], float], starts: Callable[[int], None] = lambda _: None
+) -> Iterator[Tally | Found]:
+    """The programs of one worker, until `stop_at()`; yields what it has done and what it found. `starts` is told each program before it runs."""
     tally, told = Tally(), time.monotonic()
     started, machine_seconds, batch = told, 0.0, 0
     shrunk: Counter[str] = Counter()
@@ -160,8 +160,8 @@ def campaign(search: Search, worker: int, stop_at: Callable[[], float]) -> Itera
             batch += 1
             machine_seconds += time.monotonic() - now
         else:
-            tally.running = f"{search.seed}:{index}"
-            found = run_seed(search, tally.running, tally)
+            starts(index)
+            found = run_seed(search, f"{search.seed}:{index}", tally)
             index += search.workers
         if found is not None:
             yield found
@@ -378,62 +378,77 @@ def _last_call(program: Program) -> str:
 # -- processes ----------------------------------------------------------------------------------------------------------------------------------------
 
 
+class Worker(msgspec.Struct):
+    """A process that runs one campaign."""
+
+    process: Any
+    number: int
+    heard: float
+    """When it last gave a sign of life, on the monotonic clock."""
+
+
 def _run_processes(search: Search, gathering: Gathering) -> None:
     """Run one campaign in each of several processes. A process that dies or stalls is a fault of the target."""
     context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     stop = context.Value("d", float("inf"))
-    running: dict[Connection, tuple[Any, float, str]] = {}
+    starts = context.Array("q", search.workers)
+    running: dict[Connection, Worker] = {}
     with warnings.catch_warnings():
         # Python warns when a process with threads forks; the children only run programs and never touch what a thread could hold.
         warnings.simplefilter("ignore", DeprecationWarning)
-        for worker in range(search.workers):
+        for number in range(search.workers):
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(search, worker, stop, theirs), daemon=True)
+            process = context.Process(target=_work, args=(search, number, stop, starts, theirs), daemon=True)
             process.start()
             theirs.close()
-            running[ours] = (process, time.monotonic(), "")
+            running[ours] = Worker(process, number, time.monotonic())
     try:
         while running:
-            _receive(search, gathering, running)
+            _receive(search, gathering, running, starts)
             stop.value = gathering.stop_at()
     finally:
-        for process, _, _ in running.values():
-            process.kill()
+        for worker in running.values():
+            worker.process.kill()
 
 
-def _receive(search: Search, gathering: Gathering, running: dict[Connection, tuple[Any, float, str]]) -> None:
+def _receive(search: Search, gathering: Gathering, running: dict[Connection, Worker], starts: Any) -> None:  # noqa: ANN401 -- a shared array
     for ready in wait(list(running), timeout=REPORT_SECONDS):
         assert isinstance(ready, Connection)
-        process, _, seed = running[ready]
+        worker = running[ready]
         try:
             message = ready.recv()
         except EOFError:
-            process.join()
-            if process.exitcode:
+            worker.process.join()
+            if worker.process.exitcode:
+                what = f"died with exit code {worker.process.exitcode}"
                 gathering.died = (
-                    f"A worker process died with exit code {process.exitcode} in or soon after program {seed}; the target crashed it."
+                    f"A worker process {what} in or soon after program {search.seed}:{starts[worker.number]}; the target crashed it."
                 )
             del running[ready]
             continue
         if isinstance(message, Crash):
             raise RuntimeError(f"kvproof failed in a worker:\n{message.traceback}")
         gathering.take(message)
-        running[ready] = (process, time.monotonic(), message.running if isinstance(message, Tally) else seed)
+        worker.heard = time.monotonic()
     patience = 3 * search.op_seconds + WORKER_SHRINK_SECONDS + 10
-    for connection, (process, heard, seed) in list(running.items()):
-        if time.monotonic() - heard > patience:
-            process.kill()
+    for connection, worker in list(running.items()):
+        if time.monotonic() - worker.heard > patience:
+            worker.process.kill()
             del running[connection]
+            what = f"gave no sign of life for {patience:.0f} s"
             gathering.died = (
-                f"A worker process gave no sign of life for {patience:.0f} s in or soon after program {seed}; the target blocks it."
+                f"A worker process {what} in or soon after program {search.seed}:{starts[worker.number]}; the target blocks it."
             )
     gathering.tell("swarm")
 
 
-def _work(search: Search, worker: int, stop: Any, connection: Connection) -> None:  # noqa: ANN401 -- a shared value of multiprocessing
+def _work(search: Search, number: int, stop: Any, starts: Any, connection: Connection) -> None:  # noqa: ANN401 -- shared values of multiprocessing
+    def note(index: int) -> None:
+        starts[number] = index
+
     with suppress(BrokenPipeError, KeyboardInterrupt):
         try:
-            for message in campaign(search, worker, lambda: stop.value):
+            for message in campaign(search, number, lambda: stop.value, note):
                 connection.send(message)
         except Exception:  # noqa: BLE001 -- told to the parent, which raises it
             connection.send(Crash(traceback.format_exc()))

@@ -13,7 +13,7 @@ from toys_more import Deaf, Dying, Everything, Greedy, Stepping, Swallowing
 
 from kvproof import Capabilities
 from kvproof.fuzz import check as check_module
-from kvproof.fuzz.check import BUDGETS, Progress, Search, Tally, campaign, check, run_seed
+from kvproof.fuzz.check import BUDGETS, Gathering, Progress, Search, Tally, campaign, check, run_seed
 from kvproof.fuzz.verdicts import Report, law_verdicts
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.laws import CACHE_LAWS
@@ -175,6 +175,33 @@ def test_a_waived_law_hides_no_other():
     assert report.verdict == "broken"
 
 
+def test_a_waived_law_hides_no_fault_of_the_adapter():
+    class Both(Greedy):
+        def append(self, seq, tokens):
+            super().append(seq, tokens)
+            return len(tokens)
+
+        def extend(self, seq, count, drafts=()):
+            return super().extend(seq, count, drafts) if self.known[seq] > 2 else Toy.extend(self, seq, count, drafts)
+
+    report = checked(Both, waived=frozenset({"tail-waste-bounded"}), programs=100)
+    assert report.laws["tail-waste-bounded"].verdict == "waived"
+    assert (report.verdict, report.exit_status) == ("error", 2)
+    assert "append(" in report.error
+
+
+def test_of_several_programs_that_break_a_law_the_shortest_is_kept():
+    search = Search(Greedy, "toy", read_capabilities(Greedy), 1, 1, 0.0, 10.0, None, frozenset())
+    found = [one for index in range(30) if (one := run_seed(search, f"1:{index}", Tally())) is not None]
+    for order in (found, found[::-1]):
+        gathering = Gathering(search, time.monotonic(), 60, None)
+        for one in order:
+            gathering.take(one)
+        [kept] = gathering.shortest.values()
+        assert len(kept.ops) == min(len(one.program.ops) for one in found)
+    assert len({len(one.program.ops) for one in found}) > 1
+
+
 def test_a_waiver_of_a_law_that_holds_changes_nothing():
     assert counts(checked(Toy, waived=frozenset({"no-leak"}))) == counts(usual(Toy))
 
@@ -291,7 +318,6 @@ def test_a_worker_that_dies_is_an_error_of_the_target():
     assert "the target crashed it." in report.error
 
 
-@pytest.mark.xfail(reason="a worker tells the program that it finished, not the one that it starts", strict=True)
 def test_the_program_that_killed_a_worker_is_named(monkeypatch):
     monkeypatch.setattr(check_module, "REPORT_SECONDS", 0.0)
     told = checked(Dying, workers=2).error
@@ -341,6 +367,19 @@ def test_a_failure_of_kvproof_itself_is_raised_and_not_blamed_on_the_target(monk
     with pytest.raises(ZeroDivisionError):
         checked(Toy)
     with pytest.raises(RuntimeError, match=r"(?s)kvproof failed in a worker:.*ZeroDivisionError: ours"):
+        checked(Toy, workers=2)
+    assert nobody_is_left()
+
+
+def test_a_failure_of_kvproof_in_one_worker_ends_the_others(monkeypatch):
+    def campaign(search, worker, stop_at):
+        if worker == 0:
+            raise ZeroDivisionError("ours")
+        time.sleep(60)
+        yield Tally()
+
+    monkeypatch.setattr(check_module, "campaign", campaign)
+    with pytest.raises(RuntimeError, match="kvproof failed in a worker"):
         checked(Toy, workers=2)
     assert nobody_is_left()
 

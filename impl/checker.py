@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from kvproof.impl.adapter import CacheAdapter
@@ -111,7 +111,7 @@ def _check_capabilities(name: str, claimed: Any) -> None:  # noqa: ANN401 -- a s
 
     for field in ("groups", "namespace_fields", "null_blocks", "policy", "block_sizes"):
         value = getattr(claimed, field)
-        if isinstance(value, str) or not isinstance(value, Iterable):
+        if isinstance(value, str) or not isinstance(value, Collection):
             raise fail(f"{field} is {_a(value)}; it must be a collection")
     if not claimed.groups:
         raise fail("groups is empty; a cache has at least one group of layers")
@@ -119,18 +119,31 @@ def _check_capabilities(name: str, claimed: Any) -> None:  # noqa: ANN401 -- a s
         if not isinstance(group, Group):
             raise fail(f"groups holds {_a(group)}; it must hold kvproof.Group")
         _check_group(fail, group)
-    unknown = sorted(set(claimed.namespace_fields) - set(NAMESPACE_FIELDS))
+    _check_names(fail, "namespace_fields", claimed.namespace_fields, NAMESPACE_FIELDS, "fields")
+    _check_names(fail, "policy", claimed.policy, POLICIES, "policies")
+    _check_sizes(fail, claimed)
+
+
+def _check_names(fail: Callable[[str], AdapterFault], field: str, names: Collection[Any], known: Collection[str], what: str) -> None:
+    odd = [name for name in names if not isinstance(name, str)]
+    if odd:
+        raise fail(f"{field} holds {_a(odd[0])}; it must hold strings")
+    unknown = sorted(set(names) - set(known))
     if unknown:
-        raise fail(f"namespace_fields names {unknown[0]!r}; the fields are {', '.join(NAMESPACE_FIELDS)}")
-    unknown = sorted(set(claimed.policy) - set(POLICIES))
-    if unknown:
-        raise fail(f"policy names {unknown[0]!r}; the policies are {', '.join(POLICIES)}")
+        raise fail(f"{field} names {unknown[0]!r}; the {what} are {', '.join(known)}")
+
+
+def _check_sizes(fail: Callable[[str], AdapterFault], claimed: Any) -> None:  # noqa: ANN401 -- a struct that was built, not validated
+    odd = [block for block in claimed.null_blocks if not isinstance(block, int)]
+    if odd:
+        raise fail(f"null_blocks holds {_a(odd[0])}; it must hold block ids")
     if not claimed.block_sizes or not all(isinstance(size, int) and size >= 1 for size in claimed.block_sizes):
         raise fail(f"block_sizes is {claimed.block_sizes!r}; give at least one, each 1 or more")
     if not isinstance(claimed.max_blocks, int) or claimed.max_blocks < 1:
         raise fail(f"max_blocks is {claimed.max_blocks!r}; it must be 1 or more")
-    if claimed.capacity is not None and not isinstance(claimed.capacity, int) and not callable(claimed.capacity):
-        raise fail(f"capacity is {_a(claimed.capacity)}; give a number, a function of num_blocks, or None")
+    capacity = claimed.capacity
+    if capacity is not None and not callable(capacity) and (not isinstance(capacity, int) or capacity < 0):
+        raise fail(f"capacity is {_a(capacity)}; give a number, a function of num_blocks, or None")
 
 
 def _check_group(fail: Callable[[str], AdapterFault], group: Any) -> None:  # noqa: ANN401 -- a struct that was built, not validated
@@ -155,6 +168,7 @@ class Checked:
         self._nulls = frozenset(capabilities.null_blocks)
         self._valid = frozenset(range(num_blocks)) | {None}
         self._open_steps: list[int] = []
+        self._check_capacity()
         try:
             self.adapter = target(num_blocks=num_blocks, block_size=block_size)
         except Exception as error:
@@ -162,6 +176,16 @@ class Checked:
                 f"{target.__qualname__}(num_blocks={num_blocks}, block_size={block_size}) raised {_told(error)}; "
                 f"the suite builds caches with these two keyword arguments, within capabilities().block_sizes and max_blocks."
             ) from error
+
+    def _check_capacity(self) -> None:
+        """A capacity that is a function must give the usable blocks of a pool of this size."""
+        capacity = self.capabilities.capacity
+        if not callable(capacity):
+            return
+        told = f"{self.target.__qualname__}.capabilities(): capacity({self.num_blocks})"
+        usable = self._asked(told, capacity, self.num_blocks)
+        if _index(usable) is None or usable < 0:
+            raise AdapterFault(f"{told} gave {_a(usable)}; it must give the number of usable blocks.")
 
     # -- operations -----------------------------------------------------------------------------------------------------------------------------
 
@@ -263,7 +287,11 @@ class Checked:
         taken = self._asked("take_events()", self.adapter.take_events)
         if isinstance(taken, str) or not isinstance(taken, Iterable):
             raise AdapterFault(f"take_events() returned {_a(taken)}; it must return a sequence of kvproof.Event.")
-        return [self._event(event) for event in taken]
+        try:
+            listed = list(taken)
+        except Exception as error:
+            raise AdapterFault(f"what take_events() returned could not be read: {_told(error)}.") from error
+        return [self._event(event) for event in listed]
 
     def _event(self, event: object) -> Event:
         if not isinstance(event, Event) or event.kind not in ("stored", "removed", "cleared"):
@@ -281,11 +309,15 @@ class Checked:
 
     def _table(self, method: str, seq: int, group: int) -> Table:
         raw = self._asked(f"{method}({seq}, {group})", getattr(self.adapter, method), seq, group)
+        told = f"{method}({seq}, {group})"
         try:
             table = tuple(raw)
+            skips = bool(self._nulls) and not self._nulls.isdisjoint(table)
         except TypeError:
-            raise AdapterFault(f"{method}({seq}, {group}) returned {_a(raw)}; it must return a sequence of block ids.") from None
-        if self._nulls and not self._nulls.isdisjoint(table):
+            raise AdapterFault(f"{told} returned {_a(raw)}; it must return a sequence of block ids.") from None
+        except Exception as error:
+            raise AdapterFault(f"what {told} returned could not be read: {_told(error)}.") from error
+        if skips:
             table = tuple(None if block in self._nulls else block for block in table)
         if self._plain(table):
             return table
@@ -309,13 +341,21 @@ class Checked:
     def _blocks(self, where: str, blocks: object) -> tuple[int, ...]:
         if isinstance(blocks, str) or not isinstance(blocks, Iterable):
             raise AdapterFault(f"{where} is {_a(blocks)}; it must be a collection of block ids.")
-        listed = tuple(blocks)
+        try:
+            listed = tuple(blocks)
+        except Exception as error:
+            raise AdapterFault(f"{where} could not be read: {_told(error)}.") from error
         return listed if None not in listed and self._plain(listed) else tuple(self._block(where, block) for block in listed)
 
     def _counts(self, counts: object) -> dict[int, int]:
         if not isinstance(counts, Mapping):
             raise AdapterFault(f"Snapshot.refcounts is {_a(counts)}; it must map block ids to counts.")
-        if self._plain(tuple(counts)) and _PLAIN.issuperset(map(type, counts.values())) and None not in counts.values():
+        if (
+            None not in counts
+            and self._plain(tuple(counts))
+            and _PLAIN.issuperset(map(type, counts.values()))
+            and None not in counts.values()
+        ):
             return {block: count for block, count in counts.items() if count and block not in self._nulls}
         checked = {}
         for block, count in counts.items():

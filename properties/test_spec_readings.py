@@ -464,12 +464,7 @@ class TestFailures:
 
     @pytest.mark.parametrize(
         "kind",
-        [
-            pytest.param(kind, marks=pytest.mark.xfail(reason="the checker forgets a step whose end was refused", strict=True))
-            if kind is EndStep
-            else kind
-            for kind in OP_TYPES
-        ],
+        OP_TYPES,
         ids=lambda kind: kind.__name__,
     )
     def test_any_operation_may_be_refused_and_the_program_goes_on(self, kind):

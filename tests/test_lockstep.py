@@ -118,7 +118,6 @@ def test_capabilities_that_cannot_be_read_are_a_result_not_an_exception():
     assert result.ran == []
 
 
-@pytest.mark.xfail(reason="a capacity function is called unguarded", strict=True, raises=(TypeError, ZeroDivisionError))
 @pytest.mark.parametrize("capacity", [lambda blocks: None, lambda blocks: blocks // 0], ids=["gives nothing", "raises"])
 def test_a_capacity_function_that_fails_is_a_result_not_an_exception(capacity):
     assert run(PROGRAM, Toy, capabilities=Capabilities(capacity=capacity), **POOL).fault
