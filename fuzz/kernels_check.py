@@ -5,8 +5,12 @@ Nothing here loads torch or triton before kernels are really judged.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
+import shutil
+import tempfile
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvproof.fuzz.programs import FORMAT
@@ -40,6 +44,22 @@ def missing(names: Iterable[str] = EXTRA) -> str:
         return ""
     verb = "is" if len(absent) == 1 else "are"
     return f"Kernels need {' and '.join(absent)}, which {verb} not installed; run `pip install 'kvproof[kernels]'` (triton is there on Linux only)."
+
+
+def seeded() -> dict[str, str]:
+    """The seeded faults of kernels: name as a target, after `kernel-bug:` -> law that it breaks."""
+    from kvproof.properties.kernels.faults import FAULTS
+
+    return {name.replace(" ", "-"): fault.law for name, fault in FAULTS.items()}
+
+
+def build_seeded(name: str) -> type:
+    """The plain kernels with one line changed. They are written to files for as long as Python runs: Triton reads kernels from theirs."""
+    from kvproof.properties.kernels.faults import FAULTS, build
+
+    directory = tempfile.mkdtemp(prefix="kvproof-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return build(next(fault for fault in FAULTS if fault.replace(" ", "-") == name), Path(directory))
 
 
 def check(kernels: type, *, name: str, seconds: float, seed: int, waived: Collection[str] = ()) -> Report:

@@ -6,13 +6,10 @@ A target is `module:Class`, `path/to/file.py:Class`, a name that kvproof brings 
 
 from __future__ import annotations
 
-import atexit
 import difflib
 import importlib
 import importlib.util
-import shutil
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -214,17 +211,12 @@ def _seeded_bug(name: str) -> type:
 
 
 def _seeded_kernel_bug(name: str) -> type:
-    """The plain kernels with one line changed; they are written out, since Triton reads the source of a kernel from its file."""
-    faults = importlib.import_module("kvproof.properties.kernels.faults")
-    names = {fault.replace(" ", "-"): fault for fault in faults.FAULTS}
+    names = kernels_check.seeded()
     if name not in names:
         raise BadTarget(f"There is no seeded kernel bug {name!r}; {_suggestion(name, names)}")
     if kernels_check.missing():
         raise BadTarget(kernels_check.missing())
-    directory = tempfile.mkdtemp(prefix="kvproof-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    kernels: type = faults.build(names[name], Path(directory))
-    return kernels
+    return kernels_check.build_seeded(name)
 
 
 def _suggestion(name: str, names: Collection[str]) -> str:

@@ -172,6 +172,13 @@ def test_without_torch_one_sentence_says_what_to_install(kvproof, place, without
     assert err.count("\n") == 1
 
 
+def test_a_kernel_law_names_its_seeded_faults(kvproof, without_torch):
+    status, out, _ = kvproof("laws", "padding-inert")
+
+    assert status == 0
+    assert "`kvproof check kernel-bug:padding-slots-wrap-to-the-last-block` shows one." in out
+
+
 # -- checks ----------------------------------------------------------------------------------------------------------------------------------------
 
 

@@ -13,8 +13,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kvproof.fuzz import kernels_check
 from kvproof.fuzz.reports import wording
-from kvproof.models.laws import LAWS, Law
+from kvproof.models.laws import BY_NAME, LAWS, Law
 
 _INTRODUCTION: Final = """\
 # The laws
@@ -73,18 +74,22 @@ def show_law(console: Console, law: Law) -> None:
     """One law with all that is known of it."""
     console.print(Text(law.name, style="bold cyan"), Text(f"({law.section})", style="dim"))
     _line(console, law.sentence)
-    needed = wording.needs(law)
-    _line(
-        console,
-        f"It applies to a target that claims {needed}."
-        if needed
-        else f"It applies to every {'kernel' if law.judges_kernels else 'cache'}.",
-    )
+    _line(console, _applies(law))
     if law.bugs:
         _line(console, f"Real bugs that broke it: {wording.joined(law.bugs)}.")
+    kind = "kernel-bug" if law.judges_kernels else "bug"
     seeded = seeded_bugs(law.name)
     if seeded:
-        _line(console, f"Seeded bugs that break it: {wording.joined(seeded)}; `kvproof check bug:{seeded[0]}` shows one.")
+        _line(console, f"Seeded bugs that break it: {wording.joined(seeded)}; `kvproof check {kind}:{seeded[0]}` shows one.")
+
+
+def _applies(law: Law) -> str:
+    if "machine" in law.needs:
+        return "It applies where Triton kernels are launched: the machine that runs them sees every access."
+    needed = wording.needs(law)
+    if needed:
+        return f"It applies to a target that claims {needed}."
+    return f"It applies to {'all kernels' if law.judges_kernels else 'every cache'}."
 
 
 def seeded_bugs(law: str) -> list[str]:
@@ -92,6 +97,8 @@ def seeded_bugs(law: str) -> list[str]:
     if importlib.util.find_spec("kvproof.fuzz.bugs") is None:
         return []
     bugs = importlib.import_module("kvproof.fuzz.bugs").BUGS
+    if BY_NAME[law].judges_kernels:
+        return [name for name, broken in kernels_check.seeded().items() if broken == law]
     return [name for name, bug in bugs.items() if law in _laws_of(bug)]
 
 
