@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvproof.fuzz.programs import FORMAT
+from kvproof.fuzz.reports.wording import joined, sentence
 from kvproof.fuzz.verdicts import Finding, LawVerdict, Report
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.kernels.contract import KernelCapabilities, PagedKernels
@@ -43,7 +44,9 @@ def missing(names: Iterable[str] = EXTRA) -> str:
     if not absent:
         return ""
     verb = "is" if len(absent) == 1 else "are"
-    return f"Kernels need {' and '.join(absent)}, which {verb} not installed; run `pip install 'kvproof[kernels]'` (triton is there on Linux only)."
+    return (
+        f"Kernels need {joined(absent)}, which {verb} not installed; run `pip install 'kvproof[kernels]'` (triton is there on Linux only)."
+    )
 
 
 def seeded() -> dict[str, str]:
@@ -66,13 +69,29 @@ def check(kernels: type, *, name: str, seconds: float, seed: int, waived: Collec
     """Judge `kernels`, known as `name`, by every kernel law. `missing()` must be empty."""
     from kvproof.kernels.check import check_kernels
 
+    fault = _bad_claim(kernels, name)
+    if fault:
+        return _fault(name, seed, fault)
     try:
-        kernels.capabilities()  # type: ignore[attr-defined]
-    except NotImplementedError:
-        pass  # check_kernels words it
-    except Exception as error:  # noqa: BLE001 -- the target's own code
-        return Report(FORMAT, name, "error", {}, [], 0, 0, 0.0, seed, f"capabilities() of {name} raised {type(error).__name__}: {error}.")
-    return as_report(check_kernels(kernels, budget_seconds=seconds, seed=seed), name, waived)
+        return as_report(check_kernels(kernels, budget_seconds=seconds, seed=seed), name, waived)
+    except SystemExit as error:  # its status would be taken for a verdict
+        return _fault(name, seed, f"{name} ended the process (SystemExit: {error.code}); kernels must return.")
+
+
+def _bad_claim(kernels: type, name: str) -> str:
+    try:
+        claimed = kernels.capabilities()  # type: ignore[attr-defined]
+    except NotImplementedError as error:
+        return sentence(str(error))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- the target's own code
+        return f"capabilities() of {name} raised {type(error).__name__}: {error}."
+    if not isinstance(claimed, KernelCapabilities):
+        return f"capabilities() of {name} returned {type(claimed).__name__}, where KernelCapabilities are due."
+    return ""
+
+
+def _fault(name: str, seed: int, error: str) -> Report:
+    return Report(FORMAT, name, "error", {}, [], 0, 0, 0.0, seed, error)
 
 
 def as_report(found: KernelReport, name: str, waived: Collection[str] = ()) -> Report:

@@ -50,6 +50,17 @@ class Confused(PlainTorch):
     @classmethod
     def capabilities(cls):
         raise KeyError("heads")
+
+
+class Claimless(PlainTorch):
+    @classmethod
+    def capabilities(cls):
+        return None
+
+
+class Leaving(PlainTorch):
+    def attend(self, *arguments, **options):
+        raise SystemExit(0)
 """
 
 
@@ -255,6 +266,8 @@ def test_a_waiver_keeps_a_broken_law_from_failing(kvproof, place):
     ("arguments", "told"),
     [
         (("own_kernels:Confused",), "capabilities() of own_kernels:Confused raised KeyError: 'heads'."),
+        (("own_kernels:Claimless",), "capabilities() of own_kernels:Claimless returned NoneType, where KernelCapabilities are due."),
+        (("own_kernels:Leaving",), "own_kernels:Leaving ended the process (SystemExit: 0); kernels must return."),
         (("kernels-torch", "--programs", "5"), "kernels are judged by cases; leave it out and give a --budget."),
         (("kernel-bug:padding-slots-are-writen",), "did you mean padding-slots-are-written?"),
     ],
