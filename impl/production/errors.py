@@ -1,6 +1,5 @@
 """What the cache raises. Every message names the sequence and the mend, and an operation that raised has changed nothing."""
 
-
 from __future__ import annotations
 
 
