@@ -57,6 +57,9 @@ MACHINE_SECONDS: Final = 2.0
 SHRINKS_PER_LAW: Final = 6
 """How many programs that break the same law a worker shrinks."""
 
+HANGS_PER_WORKER: Final = 2
+"""After a hang the search goes on, since a broken law may lie behind it; but each further one costs the time limit of an operation."""
+
 REPORT_SECONDS: Final = 0.25
 """How often a worker reports its progress."""
 
@@ -152,6 +155,7 @@ def campaign(
     tally, told = Tally(), time.monotonic()
     started, machine_seconds, batch = told, 0.0, 0
     shrunk: Counter[str] = Counter()
+    hangs = 0
     index = worker
     while time.monotonic() < min(search.deadline, stop_at()) and (search.programs is None or index < search.programs):
         now = time.monotonic()
@@ -171,7 +175,9 @@ def campaign(
                 short = shrink(found.program, search.target, seconds=WORKER_SHRINK_SECONDS, op_seconds=search.op_seconds)
                 yield Found(found.kind, short, shrunk=True)
             elif found.kind == "hang":
-                break
+                hangs += 1
+                if hangs == HANGS_PER_WORKER:
+                    break
         if time.monotonic() - told > REPORT_SECONDS:
             yield tally
             tally, told = Tally(), time.monotonic()
@@ -296,7 +302,7 @@ class Gathering:
         if found.kind != "violation":
             if self.fault is None or len(found.program.ops) < len(self.fault.program.ops):
                 self.fault = found
-            self._end_soon(GRACE_SECONDS if found.kind == "fault" else 0.0)
+            self._end_soon(GRACE_SECONDS)
             return
         violation = found.program.violation
         assert violation is not None

@@ -89,3 +89,17 @@ class _Header(msgspec.Struct):
     kvproof: int
     verdict: object = None
     """Only a report has one."""
+
+
+def portable(name: str) -> str:
+    """The same target, to be found from any directory: a file by its absolute path."""
+    place, _, attribute = name.rpartition(":")
+    return f"{Path(place).resolve()}:{attribute}" if place.endswith(".py") else name
+
+
+def local(name: str) -> str:
+    """The same target as it is shown here: a file below the current directory by its path from there."""
+    place, _, attribute = name.rpartition(":")
+    if not place.endswith(".py") or not Path(place).is_relative_to(Path.cwd()):
+        return name
+    return f"{Path(place).relative_to(Path.cwd())}:{attribute}"

@@ -17,7 +17,7 @@ import msgspec
 from kvproof.fuzz.programs import PoolConfig, Program
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.capabilities import Capabilities
-from kvproof.models.ops import NO_NAMESPACE, Admit, Append, Commit, Evict, Extend, Fork, Namespace, Op, Release, Truncate
+from kvproof.models.ops import NO_NAMESPACE, Admit, Append, Commit, Evict, Extend, Fork, Namespace, Op, Release, SwapOut, Truncate
 from kvproof.models.spec import Violation
 from kvproof.properties.lockstep import OP_SECONDS, Result, run
 
@@ -68,7 +68,7 @@ class Shrinker:
         before: Size | None = None
         while before != self.best.size and time.monotonic() < self.deadline:
             before = self.best.size
-            for propose in (_shorter, _without_sequence, _merged, _smaller_pool, _plainer, _smaller_values, _renumbered):
+            for propose in (_shorter, _without_sequence, _merged, _simpler_kinds, _smaller_pool, _plainer, _smaller_values, _renumbered):
                 self._pass(propose)
         return self.best
 
@@ -172,8 +172,14 @@ def _shorter(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
 
 def _without_sequence(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
     """Leave out everything that one sequence does."""
+    config = best.config
     for seq in sorted({seq for op in best.ops for seq in _sequences(op)}, reverse=True):
-        yield _with(best, tuple(op for op in best.ops if seq not in _sequences(op)))
+        without = tuple(op for op in best.ops if seq not in _sequences(op))
+        yield _with(best, without)
+        # The sequence may only have filled the pool: then a smaller pool does as well.
+        yield from (
+            Candidate(PoolConfig(blocks, config.block_size), without) for blocks in range(max(1, config.num_blocks - 4), config.num_blocks)
+        )
 
 
 def _merged(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
@@ -197,6 +203,16 @@ def _merged(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
                     break
 
 
+def _simpler_kinds(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
+    """A release instead of a swap or a truncation, and a fork from further up."""
+    parents = {op.child: op.parent for op in best.ops if isinstance(op, Fork)}
+    for i, op in enumerate(best.ops):
+        if isinstance(op, SwapOut | Truncate):
+            yield _put(best, i, Release(op.seq, "finish"))
+        if isinstance(op, Fork) and op.parent in parents:
+            yield _put(best, i, Fork(parents[op.parent], op.child))
+
+
 def _smaller_pool(best: Candidate, capabilities: Capabilities) -> Iterator[Candidate]:
     """Fewer and smaller blocks."""
     config = best.config
@@ -211,6 +227,7 @@ def _smaller_pool(best: Candidate, capabilities: Capabilities) -> Iterator[Candi
     for size in sorted(set(capabilities.block_sizes)):
         if size < config.block_size:
             yield Candidate(PoolConfig(config.num_blocks, size), best.ops)
+            yield Candidate(PoolConfig(config.num_blocks, size), tuple(_scaled(op, config.block_size, size) for op in best.ops))
 
 
 def _plainer(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
@@ -221,6 +238,9 @@ def _plainer(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
         for field in space.__struct_fields__:
             if getattr(space, field) is not None:
                 yield _map(best, partial(_in_namespace, old=space, new=msgspec.structs.replace(space, **{field: None})))
+    for field in Namespace.__struct_fields__:
+        if any(getattr(space, field) is not None for space in spaces):
+            yield _map(best, partial(_without_field, field=field))
     for i, op in enumerate(best.ops):
         if isinstance(op, Release) and op.reason != "finish":
             yield _put(best, i, Release(op.seq, "finish"))
@@ -327,6 +347,25 @@ def _grown(op: Op, seq: int, tokens: int) -> Op:
 
 def _in_namespace(op: Op, old: Namespace, new: Namespace) -> Op:
     return msgspec.structs.replace(op, namespace=new) if isinstance(op, Admit) and op.namespace == old else op
+
+
+def _without_field(op: Op, field: str) -> Op:
+    return msgspec.structs.replace(op, namespace=msgspec.structs.replace(op.namespace, **{field: None})) if isinstance(op, Admit) else op
+
+
+def _scaled(op: Op, old: int, new: int) -> Op:
+    """The same operation for blocks of `new` instead of `old` tokens: as many blocks, so fewer tokens."""
+
+    def fewer(number: int) -> int:
+        return -(-number * new // old)
+
+    if isinstance(op, Admit):
+        return msgspec.structs.replace(op, prompt=op.prompt[: fewer(len(op.prompt))])
+    if isinstance(op, Append):
+        return Append(op.seq, op.tokens[: fewer(len(op.tokens))])
+    if isinstance(op, Extend):
+        return Extend(op.seq, fewer(op.count), op.drafts[: fewer(len(op.drafts))])
+    return Truncate(op.seq, fewer(op.length)) if isinstance(op, Truncate) else op
 
 
 def _retoken(op: Op, old: int, new: int) -> Op:

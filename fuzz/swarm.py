@@ -41,6 +41,9 @@ MAX_LIVE: Final = 6
 MAX_BLOCKS: Final = 12
 """Pools are small so that reuse, eviction and exhaustion happen within a few operations; one program in sixteen takes a larger one."""
 
+FAMILIES: Final = ("plain", "swap", "sum", "poly", "wide", "text")
+"""Ways to change tokens: each keeps the hash of some weak scheme that caches were seen to use."""
+
 COLLIDING_BASES: Final = (10, 31, 33, 37, 131, 256, 257, 1000)
 """Multipliers of polynomial hashes seen in caches: adding 1 to a token and taking the base from the next one keeps such a hash."""
 
@@ -85,12 +88,13 @@ class Swarm:
         self._plan: deque[Op] = deque()
         """The operations that should follow, if nothing comes between."""
         self._whole_passes = rng.choice((0, 0.3, 0.7))
+        self._forgotten: tuple[int, Tokens] = (-1, ())
+        """The whole blocks that a sequence had before it was truncated last."""
         self._beliefs: list[tuple[int, Tokens]] = []
         """What a cache that mixes up its tokens would believe of a sequence: later prompts ask for it."""
         self._alphabet = rng.choice(((0, 1), (0, 1, 2), (0, 1), tuple(range(8)), (1, 2, 11, 12, 21, 112, 211, 1000, 1001)))
         self._blocks_at_once = rng.choice((2, 3, 5))
-        self._family = rng.choice(("plain", "plain", "plain", "swap", "sum", "poly", "wide", "text"))
-        self._base = rng.choice(COLLIDING_BASES)
+        self._family = rng.choice(("plain", *FAMILIES))
         self._namespaces = self._draw_namespaces()
         self._live = rng.choice((2, 3, 4, MAX_LIVE))
         self._makers, self._weights = self._draw_weights()
@@ -132,7 +136,7 @@ class Swarm:
             seq, self._probing = self._probing, None
             return Match(seq) if self._probes % 4 or len(spec.live[seq].known) > 64 else Extend(seq, len(spec.live[seq].known))
         rng = self.rng
-        prompt = self._suspicion() if self._beliefs and rng.random() < 0.6 else self._prompt()
+        prompt = self._suspicion(spec) if self._beliefs and rng.random() < 0.5 else self._computed(spec)
         self._probing = self.next_seq
         self.next_seq += 1
         return Admit(self._probing, (*prompt, self._token()), rng.choice(self._namespaces))
@@ -212,14 +216,14 @@ class Swarm:
         )
         return max(1, min(length, most))
 
-    def _prompt(self) -> Tokens:
+    def _prompt(self, spec: Spec) -> Tokens:
         rng = self.rng
         room = self.num_blocks * self.block_size
         most = room + self.block_size if rng.random() < 0.1 else max(2, min(room, self._blocks_at_once * self.block_size))
         if not self._said or rng.random() > (0.8 if self.capabilities.prefix else 0.3):
             return self._tokens(self._length(most))
         if self._beliefs and rng.random() < 0.25:
-            return self._suspicion()
+            return self._suspicion(spec)
         base = rng.choice(self._said[-12:])
         habit = rng.random()
         if habit < 0.35:
@@ -229,31 +233,48 @@ class Swarm:
             return cut + self._tokens(rng.choice((0, 1, self.block_size)))
         return self._mutate(base)[:most] + self._tokens(rng.choice((0, 1)))
 
-    def _suspicion(self) -> Tokens:
+    def _computed(self, spec: Spec) -> Tokens:
+        """What some sequence knows, or something that a weak hash takes for it."""
+        sequence = self._pick(s for s in spec.sequences.values() if s.known)
+        if sequence is None or self.rng.random() < 0.3:
+            return self._prompt(spec)
+        known = tuple(sequence.known)
+        return self._mutate(known) if self.rng.random() < 0.6 else known
+
+    def _suspicion(self, spec: Spec) -> Tokens:
         """A prompt that only a confused cache can know."""
+        seq, blocks = self._forgotten
+        if blocks and len(spec.sequences[seq].known) > len(blocks) and self.rng.random() < 0.4:
+            return (*blocks, *spec.sequences[seq].known[len(blocks) :])
         _, believed = self.rng.choice(self._beliefs)
         return believed + self._tokens(self.rng.choice((0, 1, 1, self.block_size)))
 
     def _mutate(self, tokens: Tokens) -> Tokens:
-        """Change `tokens` a little, in a way that the program's family of weak hashes would not see."""
+        """Change `tokens` a little, in a way that some kind of weak hash would not see."""
         rng = self.rng
         new = list(tokens)
+        family = self._family if rng.random() < 0.5 else rng.choice(FAMILIES)
         i = rng.choice((0, len(new) - 1, rng.randrange(len(new))))
-        j = min(i + 1, len(new) - 1)
-        if self._family == "swap":
+        first = i - i % self.block_size
+        # The neighbour lies in the same block, where it can: hashes mix a block's tokens first.
+        j = next((k for k in (i + 1, i - 1) if first <= k < min(first + self.block_size, len(new))), min(i + 1, len(new) - 1))
+        i, j = min(i, j), max(i, j)
+        if family == "swap":
             j = rng.randrange(len(new))
             new[i], new[j] = new[j], new[i]
-        elif self._family == "sum" and i != j:
+        elif family == "sum" and i != j:
             new[i], new[j] = new[i] + 1, max(0, new[j] - 1)
-        elif self._family == "poly" and i != j:
-            new[i], new[j] = (
-                (new[i] + 1, new[j] - self._base) if new[j] >= self._base else (max(0, new[i] - 1), new[j] + self._base * (new[i] > 0))
-            )
-        elif self._family == "wide":
+        elif family == "poly" and i != j:
+            base = rng.choice(COLLIDING_BASES)
+            if new[j] >= base:
+                new[i], new[j] = new[i] + 1, new[j] - base
+            elif new[i]:
+                new[i], new[j] = new[i] - 1, new[j] + base
+        elif family == "wide":
             new[i] += rng.choice((256, 65536, 1 << 20))
-        elif self._family == "text" and i != j:
+        elif family == "text" and i != j:
             new[i], new[j] = _move_digit(new[i], new[j])
-        else:
+        if tuple(new) == tokens:
             new[i] = self._token()
         return tuple(new)
 
@@ -271,7 +292,7 @@ class Swarm:
     def _admit(self, spec: Spec) -> Op | None:
         if len(spec.live) >= self._live and self.rng.random() < 0.95:
             return None
-        op = Admit(self.next_seq, self._prompt(), self.rng.choice(self._namespaces))
+        op = Admit(self.next_seq, self._prompt(spec), self.rng.choice(self._namespaces))
         self.next_seq += 1
         self._said.append(op.prompt)
         return op
@@ -398,9 +419,20 @@ class Swarm:
         if sequence is None:
             return None
         length = self._length(sequence.computed)
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.5:
+            self._plan_going_on(sequence, length)
+        if self.rng.random() < 0.5:  # what a cache that keeps forgotten tokens, or forgotten blocks, would believe after the next append
             self._believe(sequence, tuple(sequence.known))
+            self._forgotten = (sequence.seq, tuple(sequence.known[: sequence.computed - sequence.computed % self.block_size]))
         return Truncate(sequence.seq, length)
+
+    def _plan_going_on(self, sequence: Sequence, length: int) -> None:
+        """After a truncation to `length` the sequence goes on at once, often past what it had before."""
+        tokens = self._tokens(self.rng.choice((1, self.block_size, sequence.computed - length + self.block_size)))
+        passes = (BeginStep(), EndStep()) if self.capabilities.steps else ()
+        self._plan.clear()
+        self._plan += [Append(sequence.seq, tokens), Extend(sequence.seq, len(tokens)), *passes, Commit(sequence.seq)]
+        self._learn(sequence, tokens)
 
     def _fork(self, spec: Spec) -> Op | None:
         if len(spec.live) > MAX_LIVE:
@@ -450,11 +482,11 @@ class Swarm:
 
 
 def _move_digit(one: int, two: int) -> tuple[int, int]:
-    """Two numbers that read the same when they are written one after the other: 1, 12 becomes 11, 2."""
-    text = str(two)
-    if len(text) > 1 and text[1] != "0":
-        return int(f"{one}{text[0]}"), int(text[1:])
-    text = str(one)
-    if len(text) > 1:
-        return int(text[:-1]), int(f"{text[-1]}{two}")
-    return two, one
+    """Two other numbers that read the same when written one after the other: 1, 12 becomes 11, 2. The same two where there are none."""
+    text = f"{one}{two}"
+    for cut in range(1, len(text)):
+        left, right = text[:cut], text[cut:]
+        plain = right == "0" or not right.startswith("0")
+        if plain and (left == "0" or not left.startswith("0")) and int(left) != one:
+            return int(left), int(right)
+    return one, two

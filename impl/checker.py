@@ -201,7 +201,7 @@ class Checked:
             raise AdapterFault(f"{call_of(op)} raised OutOfBlocks; only extend and fork may.") from None
         except Refused as refused:
             return RefusedSeen(str(refused))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if isinstance(op, Release):
                 return Raised(_told(error))
             mend = "; a cache that has no room raises kvproof.OutOfBlocks" if isinstance(op, Extend | Fork) else ""
@@ -304,7 +304,7 @@ class Checked:
     def _asked(self, call: str, method: Callable[..., Any], *arguments: int) -> Any:  # noqa: ANN401 -- an adapter may return anything
         try:
             return method(*arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise AdapterFault(f"{call} raised {_told(error)}.") from error
 
     def _table(self, method: str, seq: int, group: int) -> Table:

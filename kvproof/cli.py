@@ -32,7 +32,7 @@ from rich.progress import Progress as Bar
 
 from kvproof import schemas
 from kvproof.fuzz import kernels_check
-from kvproof.fuzz.programs import FORMAT, BadFile, Program, read_program, write_program, write_whole
+from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program, write_program, write_whole
 from kvproof.fuzz.reports import lawbook, terminal, wording
 from kvproof.fuzz.reports.github import github_annotations
 from kvproof.fuzz.reports.junit import junit
@@ -44,7 +44,7 @@ from kvproof.fuzz.waivers import DEFAULT_FILE, BadWaivers, Waiver, read_waivers,
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.laws import BY_NAME
 from kvproof.skeleton import BadPlace, write_skeleton
-from kvproof.targets import BUILT_IN_WORDS, DEFAULT_TARGET, BadTarget, find_target, local, portable
+from kvproof.targets import BUILT_IN_WORDS, DEFAULT_TARGET, BadTarget, find_target
 
 AnyProgram = TypeVar("AnyProgram", Program, Program | str)
 

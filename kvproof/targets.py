@@ -63,20 +63,6 @@ def find_target(name: str) -> type:
     return _class_in(module, place, attribute)
 
 
-def portable(name: str) -> str:
-    """The same target, to be found from any directory: a file by its absolute path."""
-    place, _, attribute = name.rpartition(":")
-    return f"{Path(place).resolve()}:{attribute}" if place.endswith(".py") else name
-
-
-def local(name: str) -> str:
-    """The same target as it is shown here: a file below the current directory by its path from there."""
-    place, _, attribute = name.rpartition(":")
-    if not place.endswith(".py") or not Path(place).is_relative_to(Path.cwd()):
-        return name
-    return f"{Path(place).relative_to(Path.cwd())}:{attribute}"
-
-
 def _unknown(name: str) -> str:
     """Why a name without a class cannot be a target, and what it may have meant."""
     if Path(name).is_dir():

@@ -280,6 +280,8 @@ def _need(spec: Spec, sequence: Sequence, op: Extend) -> int:
             need += spec.capabilities.prefix and any(True for _ in spec.memory.where(spec.content(sequence, group, 0)))
             continue
         to_write = table[sequence.computed // size :]
+        if not (spec.capabilities.prefix or spec.capabilities.fork):
+            continue
         need += sum(block is not None and len(spec.owners[block]) > 1 for block in to_write[1:])
         need += sequence.computed % size != 0 or any(block is not None and len(spec.owners[block]) > 1 for block in to_write[:1])
     return need
@@ -327,7 +329,7 @@ def hit(spec: Spec, sequence: Sequence, tokens: int) -> None:
             wanted = range(start, min(start + size, tokens))
             if not _in_pool(spec, sequence, group, wanted):
                 law, why = _why_absent(spec, sequence, group, wanted)
-                raise Broken(law, f"match found {tokens} tokens for sequence {sequence.seq}, but {why}")
+                raise Broken(law, f"match found {_counted(tokens)} for sequence {sequence.seq}, but {why}")
             if "lru" in spec.capabilities.policy:
                 _prove(spec, sequence, group, wanted)
 
@@ -407,7 +409,7 @@ def _leaves_last_token(sequence: Sequence, tokens: int, told: str) -> None:
     if tokens >= len(sequence.known):
         raise Broken(
             "hit-leaves-last-token",
-            f"{told} {tokens} tokens for sequence {sequence.seq}, which knows {len(sequence.known)}: none is left to compute",
+            f"{told} {_counted(tokens)} for sequence {sequence.seq}, which knows {len(sequence.known)}: none is left to compute",
         )
 
 
@@ -431,6 +433,11 @@ def _in_pool(spec: Spec, sequence: Sequence, group: int, wanted: range) -> bool:
 def _why_absent(spec: Spec, sequence: Sequence, group: int, wanted: range) -> tuple[str, str]:
     """Which law a hit on the positions `wanted`, which no block offers, breaks."""
     memory = spec.memory
+    last = spec.content(sequence, group, wanted[-1])
+    if last not in memory.lost and not any(True for _ in memory.where(last)) and not _known_elsewhere(spec, sequence, wanted[-1]):
+        # Nobody ever had these tokens, however many of the first ones somebody had.
+        law, why = _why_not(spec, last, EMPTY)
+        return law, f"at position {wanted[-1]} {why}"
     for position in wanted:
         content = spec.content(sequence, group, position)
         slots = list(memory.where(content))
@@ -867,6 +874,10 @@ def _wrong(spec: Spec, op: Op, sequence: Sequence, group: int, position: int, sl
 
 def _in_group(spec: Spec, group: int) -> str:
     return f" (group {group})" if len(spec.block_sizes) > 1 else ""
+
+
+def _counted(tokens: int) -> str:
+    return "1 token" if tokens == 1 else f"{tokens} tokens"
 
 
 def _show(table: Table) -> str:

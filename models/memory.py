@@ -97,14 +97,17 @@ class GhostMemory:
                 self.put(slot, content, "abandoned")
 
     def clear(self, block: int, how: How) -> None:
-        """Nothing in `block` is content any more."""
+        """Nothing in `block` is content any more, whatever becomes of the queue."""
         first = block * self.stride
-        for slot in range(first, first + self.stride):
-            if self.slots[slot]:
-                self.put(slot, EMPTY, how)
-            self._launched[slot] = EMPTY
+        self._empty(block, how)
+        self._launched[first : first + self.stride] = [EMPTY] * self.stride
         self.forgotten.pop(block, None)
         self.proven.discard(block)
+
+    def _empty(self, block: int, how: How) -> None:
+        for slot in range(block * self.stride, (block + 1) * self.stride):
+            if self.slots[slot]:
+                self.put(slot, EMPTY, how)
 
     def forget(self, block: int, how: How) -> None:
         """What `block` holds is no longer matchable, until a holder publishes it again or the block is handed out."""
@@ -132,7 +135,7 @@ class GhostMemory:
 
     def _run(self, work: Work) -> None:
         for block in work.zeroed:
-            self.clear(block, "zeroed")
+            self._empty(block, "zeroed")
         moved = [(target, self._block(source)) for source, target in work.copies]
         for target, contents in moved:
             for offset, content in enumerate(contents):

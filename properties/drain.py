@@ -13,7 +13,7 @@ from kvproof.models.spec import Spec
 FINAL_REASONS: Final[tuple[ReleaseReason, ...]] = ("finish", "cancel", "error")
 """The reasons after which a sequence is gone."""
 
-DRAIN_TOKEN: Final = 5
+DRAIN_TOKEN: Final = 90_210
 """The token of the last prompt. No generator makes it otherwise, so that prefix of the pool is never a hit and every block must come from
 the free list.
 """

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
+from kvproof.fuzz.programs import local, portable
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
-from kvproof.targets import BUILT_IN, BUILT_IN_WORDS, BadTarget, find_target, local, portable
+from kvproof.targets import BUILT_IN, BUILT_IN_WORDS, BadTarget, find_target
 
 
 @pytest.fixture(autouse=True)

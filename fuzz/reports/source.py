@@ -6,11 +6,10 @@ import ast
 import textwrap
 from typing import Final
 
-from kvproof.fuzz.programs import Program
+from kvproof.fuzz.programs import Program, portable
 from kvproof.models.laws import BY_NAME
 from kvproof.models.ops import Op
 from kvproof.properties.paste import op_source
-from kvproof.targets import portable
 
 WIDTH: Final = 88
 """Columns of the source: what formatters leave alone."""

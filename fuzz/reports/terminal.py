@@ -17,14 +17,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvproof.fuzz.programs import Program
+from kvproof.fuzz.programs import Program, local
 from kvproof.fuzz.reports import wording
 from kvproof.fuzz.reports.pool import steps_table
 from kvproof.fuzz.reports.steps import Replay
 from kvproof.fuzz.verdicts import LawVerdict, Report, Verdict
 from kvproof.fuzz.waivers import Waiver
 from kvproof.models.laws import BY_NAME, Law
-from kvproof.targets import local
 
 NARROW_COLUMNS: Final = 64
 """Below this, a table of laws with its needs beside them would fold on every line."""
