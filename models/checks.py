@@ -437,7 +437,12 @@ def _why_absent(spec: Spec, sequence: Sequence, group: int, wanted: range) -> tu
     if last not in memory.lost and not any(True for _ in memory.where(last)) and not _known_elsewhere(spec, sequence, wanted[-1]):
         # Nobody ever had these tokens, however many of the first ones somebody had.
         law, why = _why_not(spec, last, EMPTY)
-        return law, f"at position {wanted[-1]} {why}"
+        begun = _begun(spec, sequence, group, wanted) if law == "hit-is-true-prefix" else 0
+        return (
+            ("published-is-committed", f"only {begun} of these tokens were ever computed")
+            if begun
+            else (law, f"at position {wanted[-1]} {why}")
+        )
     for position in wanted:
         content = spec.content(sequence, group, position)
         slots = list(memory.where(content))
@@ -490,6 +495,16 @@ def _why_not(spec: Spec, expected: int, found: int, block: int | None = None) ->
         "hit-is-true-prefix",
         f"what lies there is position {len(tree.tokens(found // groups)) - 1} of the tokens {_show_tokens(tree.tokens(found // groups))}",
     )
+
+
+def _begun(spec: Spec, sequence: Sequence, group: int, wanted: range) -> int:
+    """How many tokens of the prompt lead to a block that is still open, so that a hit on all of `wanted` took it for whole; 0 if none do."""
+    memory = spec.memory
+    for position in reversed(wanted[:-1]):
+        for slot in memory.where(spec.content(sequence, group, position)):
+            if memory.slots[slot + 1] == EMPTY or slot + 1 in memory.drafts:
+                return position + 1
+    return 0
 
 
 def _known_elsewhere(spec: Spec, sequence: Sequence, position: int) -> bool:

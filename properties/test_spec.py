@@ -692,7 +692,7 @@ CASES = [
     Case(
         "hit-is-true-prefix",
         "a match finds what nobody computed",
-        ("1 tokens for sequence 0", "no sequence ever computed this prefix"),
+        ("1 token for sequence 0", "no sequence ever computed this prefix"),
         [Do(Admit(0, (1, 2))), Do(Match(0), Hit(1))],
         {-1: Do(Match(0), Hit(0))},
         {"prefix": True},
@@ -744,7 +744,7 @@ CASES = [
     Case(
         "published-is-committed",
         "an open block is matched as if it were whole",
-        ("4 tokens for sequence 1", "only the first 3 tokens of it were ever computed"),
+        ("4 tokens for sequence 1", "only 3 of these tokens were ever computed"),
         [*out(0, (1, 2, 3), [0, 1]), Do(Admit(1, (1, 2, 3, 4, 5))), Do(Match(1), Hit(4))],
         {-1: Do(Match(1), Hit(2))},
         {"prefix": True},

@@ -38,7 +38,8 @@ def write_tests(project, toy, arguments=""):
 def test_each_law_is_an_item(project):
     write_tests(project, "Silent")
     result = project.runpytest("-v", "-rs", BUDGET)
-    assert len(CACHE_LAWS) == sum(result.parseoutcomes().values())
+    outcomes = result.parseoutcomes()
+    assert outcomes["passed"] + outcomes["skipped"] == len(CACHE_LAWS)
     result.stdout.fnmatch_lines_random(
         [
             "test_it.py::TestToy::test_law?no-leak? PASSED*",
