@@ -160,7 +160,16 @@ def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: in
             spec.exercised["fenced-reuse"] += any(d.work_touches for d in spec.deferrals)
     matchable = block in (before.books.cached or ()) or block in spec.memory.proven
     if matchable and "lru" in spec.capabilities.policy and block not in _listed(before):
-        spec.evicted.append(Evicted(block, spec.step, spec.used_at.get(block, 0), spec.seen_at.get(block, 0), spec.let_go.get(block)))
+        spec.evicted.append(
+            Evicted(
+                block,
+                spec.step,
+                spec.used_at.get(block, 0),
+                spec.seen_at.get(block, 0),
+                spec.settled_at.get(block, 0),
+                spec.let_go.get(block),
+            )
+        )
 
 
 def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, grant: Grant) -> None:
@@ -488,6 +497,8 @@ def _why_not(spec: Spec, expected: int, found: int, block: int | None = None) ->
                 "hit-same-namespace",
                 f"these tokens were computed only for {_show_namespace(twin)}, not for {_show_namespace(namespace)}",
             )
+        if block is not None:
+            return "initialised-read", "nothing that a sequence computed lies there"
         if expected % groups == 0 or groups == 1:
             return "hit-is-true-prefix", "no sequence ever computed this prefix"
         return "initialised-read", "no sequence ever computed this prefix in that group"
@@ -640,7 +651,7 @@ def _lies_above(spec: Spec, out: Evicted, kept: int) -> bool:
     a, b = out.let_go, spec.let_go.get(kept)
     if a is None or b is None or a[:3] != b[:3] or a[3] >= b[3]:
         return False
-    return out.seen_at == a[0] and spec.seen_at.get(kept) == b[0]
+    return out.seen_at <= out.settled_at and spec.seen_at.get(kept, 0) <= spec.settled_at.get(kept, 0)
 
 
 # -- books ------------------------------------------------------------------------------------------------------------------------------------------

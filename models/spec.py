@@ -13,7 +13,7 @@ Usage:
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 import msgspec
@@ -106,6 +106,8 @@ class Spec:
         """Last step that any notion of recency could take for the block's last use: a use, a match, or being let go."""
         self.let_go: dict[int, tuple[int, int, int, int]] = {}
         """block -> (step, sequence, group, index) of the release that left it unheld."""
+        self.settled_at: dict[int, int] = {}
+        """block -> step at which it could be evicted at the earliest: when it was let go of, or when the work that touched it ended."""
         self.hits: dict[int, int] = {}
         """What match said of a prompt (its last interned prefix), since anything last changed."""
         self.idle_release = False
@@ -379,6 +381,7 @@ class Spec:
     def _end(self, op: EndStep, outcome: Outcome, before: Seen) -> None:
         for out in self.steps.pop(op.step):
             out.finished = True
+            self._settle(out.listed)
             if self.live.get(out.seq) is None or self.live[out.seq].out is not out:
                 self._finish(out)
         self._forget_deferrals()
@@ -495,6 +498,7 @@ class Spec:
 
     def _finish(self, out: Pass) -> None:
         self.passes.remove(out)
+        self._settle(out.listed)
         for step in self.steps:
             if out in step:
                 step.remove(out)
@@ -503,7 +507,13 @@ class Spec:
     def _forget_deferrals(self) -> None:
         """Once device work has drained nothing may be kept back; while a step is open, a cache need not know which blocks it touches."""
         if not self.passes and not self.steps:
+            self._settle(deferral.block for deferral in self.deferrals)
             self.deferrals.clear()
+
+    def _settle(self, blocks: Iterable[int]) -> None:
+        """Device work on `blocks` is over: a cache may take that for their last use, or for the time at which they were let go of."""
+        for block in blocks:
+            self.seen_at[block] = self.settled_at[block] = self.step
 
     def _take_blocks(
         self, sequence: Sequence, before: Seen, computed: int, filled: set[int], shared: set[int] | frozenset[int] = frozenset()
@@ -597,7 +607,7 @@ class Spec:
 
     def _drop(self, op: Op, block: int, where: tuple[int, int, int, int]) -> None:
         self.any_drop = True
-        self.seen_at[block] = self.step
+        self.seen_at[block] = self.settled_at[block] = self.step
         if block not in self.owners:
             self.let_go[block] = where
         if isinstance(op, Release):

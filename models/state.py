@@ -102,5 +102,7 @@ class Evicted(msgspec.Struct, frozen=True):
     """Step at which a holder last used it."""
     seen_at: int
     """Last step that any notion of recency could take for its last use."""
+    settled_at: int
+    """Step at which it could be evicted at the earliest."""
     let_go: tuple[int, int, int, int] | None
     """(step, sequence, group, index) of the release that left it unheld."""
