@@ -21,10 +21,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
-from kvproof.fuzz.shrink import Shrinker, shrink, shrink_fault
+from kvproof.fuzz.shrink import shrink, shrink_fault, shrink_hang
 from kvproof.fuzz.swarm import Config, Swarm
 from kvproof.fuzz.verdicts import Finding, Report, law_verdicts
-from kvproof.impl.checker import AdapterFault, Hung, read_capabilities
+from kvproof.impl.checker import AdapterFault, Hung, call_of, read_capabilities
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.laws import BY_NAME, LAWS
 from kvproof.models.ops import Op
@@ -361,24 +361,9 @@ class Gathering:
         if self.fault.kind == "fault":
             program = shrink_fault(program, search.target, op_seconds=search.op_seconds)
             return program.fault, program
-        shrinker = Shrinker(
-            search.target, lambda result: bool(result.hang), seconds=FINAL_SHRINK_SECONDS, op_seconds=HANG_SHRINK_OP_SECONDS
-        )
-        best = _shrink_hang(shrinker, program)
-        return f"{_last_call(best)} hung: {program.fault}.", best
-
-
-def _shrink_hang(shrinker: Shrinker, program: Program) -> Program:
-    from kvproof.fuzz.shrink import Candidate
-
-    best = shrinker.shrink(Candidate(program.config, program.ops))
-    return msgspec.structs.replace(program, config=best.config, ops=best.ops)
-
-
-def _last_call(program: Program) -> str:
-    from kvproof.impl.checker import call_of
-
-    return call_of(program.ops[-1]) if program.ops else "building the cache"
+        best = shrink_hang(program, search.target, seconds=FINAL_SHRINK_SECONDS, op_seconds=HANG_SHRINK_OP_SECONDS)
+        call = call_of(best.ops[-1]) if best.ops else "building the cache"
+        return f"{call} hung: {program.fault}.", best
 
 
 # -- processes ----------------------------------------------------------------------------------------------------------------------------------------

@@ -116,23 +116,29 @@ def shrink(program: Program, target: type, *, seconds: float = SHRINK_SECONDS, o
     law = program.violation.law if program.violation else _first_law(start, target, op_seconds)
     if law is None:
         return program
-    shrinker = Shrinker(target, lambda result: breaks(result, law), seconds=seconds, op_seconds=op_seconds)
-    best = shrinker.shrink(start)
-    if shrinker.result is None:
-        return program
-    return msgspec.structs.replace(program, config=best.config, ops=best.ops, violation=shrinker.result.violation)
+    return _shrunk(program, target, lambda result: breaks(result, law), seconds, op_seconds)
 
 
 def shrink_fault(program: Program, target: type, *, seconds: float = SHRINK_SECONDS, op_seconds: float = OP_SECONDS) -> Program:
     """The simplest program found that shows a fault of the adapter of the same kind (the same call, the same complaint)."""
     kind = _kind_of_fault(program.fault)
-    shrinker = Shrinker(
-        target, lambda result: bool(result.fault) and _kind_of_fault(result.fault) == kind, seconds=seconds, op_seconds=op_seconds
-    )
+    return _shrunk(program, target, lambda result: bool(result.fault) and _kind_of_fault(result.fault) == kind, seconds, op_seconds)
+
+
+def shrink_hang(program: Program, target: type, *, seconds: float, op_seconds: float) -> Program:
+    """The simplest program found that hangs, where an operation of `op_seconds` counts as hung."""
+    return _shrunk(program, target, lambda result: bool(result.hang), seconds, op_seconds)
+
+
+def _shrunk(program: Program, target: type, wanted: Callable[[Result], bool], seconds: float, op_seconds: float) -> Program:
+    """The simplest program found that fails as wanted, with what it shows; `program` itself if it does not fail so."""
+    shrinker = Shrinker(target, wanted, seconds=seconds, op_seconds=op_seconds)
     best = shrinker.shrink(Candidate(program.config, program.ops))
     if shrinker.result is None:
         return program
-    return msgspec.structs.replace(program, config=best.config, ops=best.ops, fault=shrinker.result.fault)
+    result = shrinker.result
+    fault = result.fault or program.fault
+    return msgspec.structs.replace(program, config=best.config, ops=best.ops, violation=result.violation, fault=fault)
 
 
 def breaks(result: Result, law: str) -> bool:

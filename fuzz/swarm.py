@@ -34,6 +34,7 @@ from kvproof.models.ops import (
 )
 from kvproof.models.spec import Spec
 from kvproof.models.state import Sequence
+from kvproof.properties.strategies import WORDS
 
 MAX_LIVE: Final = 6
 """Sequences alive at once: ownership bugs need two or three; more makes programs long and pools crowded for no new situation."""
@@ -52,9 +53,6 @@ STRANGERS: Final = (7, 8, 9)
 
 MAX_SQUEEZE_TOKENS: Final = 128
 """Longest prompt of a newcomer; a pool that takes more is not worth squeezing."""
-
-WORDS: Final = ("a", "b", "ab", "ba", "aa", "None", "", "1")
-"""Namespace values that collide where fields are concatenated, or where None is turned into text."""
 
 
 class Config:
