@@ -7,6 +7,7 @@ all passes, unless the time runs out first.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from typing import Final
@@ -14,6 +15,7 @@ from typing import Final
 import msgspec
 
 from kvproof.fuzz.programs import Program
+from kvproof.fuzz.shake import shaken
 from kvproof.fuzz.simpler import PASSES, Candidate, Pass, Size
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.capabilities import Capabilities
@@ -22,6 +24,9 @@ from kvproof.properties.lockstep import OP_SECONDS, Result, run
 
 SHRINK_SECONDS: Final = 10.0
 """Default time for one program: most reach their minimum in well under a second."""
+
+WALK_RUNS: Final = 600
+"""How many programs a walk away from a local minimum tries: about half a second's worth."""
 
 ALSO: Final[dict[str, str]] = {"no-leak": "no-spurious-exhaustion"}
 """A shorter program may break this law instead: nothing needs to have been released for the pool to be short of blocks."""
@@ -40,33 +45,63 @@ class Shrinker:
         self.best: Candidate | None = None
         self.result: Result | None = None
         self._tried: set[Candidate] = set()
+        self._failed: Candidate | None = None
 
     def shrink(self, start: Candidate) -> Candidate:
         """The simplest candidate found. `self.result` is what it gave; None if not even `start` fails as wanted."""
         if not self._try(start):
             return start
+        simpler = True
+        while simpler and not self._late():
+            self._take_away()
+            simpler = self._walk()
         assert self.best is not None
+        return self.best
+
+    def _late(self) -> bool:
+        return time.monotonic() >= self.deadline
+
+    def _take_away(self) -> None:
+        """All passes, until none of them finds anything."""
         before: Size | None = None
-        while before != self.best.size and time.monotonic() < self.deadline:
+        while self.best is not None and before != self.best.size and not self._late():
             before = self.best.size
             for propose in PASSES:
+                if self._late():
+                    return
                 self._pass(propose)
-        return self.best
+
+    def _walk(self) -> bool:
+        """Walk over programs that are no longer and fail in the same way; True as soon as one is simpler."""
+        here = self.best
+        assert here is not None
+        most, rng = len(here.ops), random.Random(0)
+        for _ in range(WALK_RUNS):
+            if self._late():
+                break
+            candidate = shaken(here, rng)
+            if self._try(candidate):
+                return True
+            if self._failed is not None and len(self._failed.ops) <= most:
+                here = self._failed
+        return False
 
     def _pass(self, propose: Pass) -> None:
         """Try what `propose` makes of the best candidate, and start over from each improvement."""
         improved = True
-        while improved and time.monotonic() < self.deadline:
+        while improved and not self._late():
             improved = False
             assert self.best is not None
             for candidate in propose(self.best, self.capabilities):
-                if time.monotonic() >= self.deadline:
+                if self._late():
                     return
                 if self._try(candidate):
                     improved = True
                     break
 
     def _try(self, candidate: Candidate) -> bool:
+        """Run `candidate`; whether it fails as wanted and is simpler than the best. `_failed` is what of it ran, if it failed as wanted."""
+        self._failed = None
         if candidate in self._tried:
             return False
         self._tried.add(candidate)
@@ -81,7 +116,7 @@ class Shrinker:
         )
         if not self.wanted(result):
             return False
-        ran = Candidate(candidate.config, tuple(result.ran))
+        self._failed = ran = Candidate(candidate.config, tuple(result.ran))
         if self.best is not None and ran.size >= self.best.size:
             return False
         self.best, self.result = ran, result
