@@ -7,13 +7,16 @@ all passes, unless the time runs out first.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, wait
 from typing import Final
 
 import msgspec
 
+from kvproof.fuzz.processes import process_context
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.shake import shaken
 from kvproof.fuzz.simpler import PASSES, Candidate, Pass, Size
@@ -28,6 +31,17 @@ SHRINK_SECONDS: Final = 10.0
 WALK_RUNS: Final = 600
 """How many programs a walk away from a local minimum tries: about half a second's worth."""
 
+STEADY_RUNS: Final = 10
+"""How often a program is run to see whether its failure is flaky."""
+
+LONG_OPERATIONS: Final = 2000
+"""A program of more operations is run only STEADY_RUNS_OF_LONG times for that: a run takes a second for each ten thousand or so."""
+
+STEADY_RUNS_OF_LONG: Final = 2
+
+TICK_SECONDS: Final = 0.25
+"""How often a parallel shrink reports the time."""
+
 ALSO: Final[dict[str, str]] = {"no-leak": "no-spurious-exhaustion"}
 """A shorter program may break this law instead: nothing needs to have been released for the pool to be short of blocks."""
 
@@ -35,10 +49,22 @@ ALSO: Final[dict[str, str]] = {"no-leak": "no-spurious-exhaustion"}
 class Shrinker:
     """Shrinks one program for one kind of failure."""
 
-    def __init__(self, target: type, wanted: Callable[[Result], bool], *, seconds: float, op_seconds: float = OP_SECONDS) -> None:
+    def __init__(
+        self,
+        target: type,
+        wanted: Callable[[Result], bool],
+        *,
+        seconds: float,
+        op_seconds: float = OP_SECONDS,
+        tries: int = 1,
+        walk_seed: int = 0,
+    ) -> None:
+        """`tries`: how often a candidate is run before it counts as one that does not fail: more than once for a flaky failure."""
         self.target = target
         self.capabilities: Capabilities = read_capabilities(target)
         self.wanted = wanted
+        self.tries = tries
+        self.walk_seed = walk_seed
         self.deadline = time.monotonic() + seconds
         self.op_seconds = op_seconds
         self.runs = 0
@@ -75,7 +101,7 @@ class Shrinker:
         """Walk over programs that are no longer and fail in the same way; True as soon as one is simpler."""
         here = self.best
         assert here is not None
-        most, rng = len(here.ops), random.Random(0)
+        most, rng = len(here.ops), random.Random(self.walk_seed)
         for _ in range(WALK_RUNS):
             if self._late():
                 break
@@ -105,16 +131,8 @@ class Shrinker:
         if candidate in self._tried:
             return False
         self._tried.add(candidate)
-        self.runs += 1
-        result = run(
-            candidate.ops,
-            self.target,
-            num_blocks=candidate.config.num_blocks,
-            block_size=candidate.config.block_size,
-            capabilities=self.capabilities,
-            op_seconds=self.op_seconds,
-        )
-        if not self.wanted(result):
+        result = next(filter(self.wanted, (self._run(candidate) for _ in range(self.tries))), None)
+        if result is None:
             return False
         self._failed = ran = Candidate(candidate.config, tuple(result.ran))
         if self.best is not None and ran.size >= self.best.size:
@@ -122,33 +140,95 @@ class Shrinker:
         self.best, self.result = ran, result
         return True
 
+    def _run(self, candidate: Candidate) -> Result:
+        self.runs += 1
+        pool = candidate.config
+        return run(
+            candidate.ops,
+            self.target,
+            num_blocks=pool.num_blocks,
+            block_size=pool.block_size,
+            capabilities=self.capabilities,
+            op_seconds=self.op_seconds,
+        )
 
-def shrink(program: Program, target: type, *, seconds: float = SHRINK_SECONDS, op_seconds: float = OP_SECONDS) -> Program:
+
+class Steadiness(msgspec.Struct, frozen=True):
+    """How often a program broke its law in how many runs."""
+
+    failures: int
+    runs: int
+
+    @property
+    def flaky(self) -> bool:
+        """The same program sometimes breaks the law and sometimes does not: the cache depends on more than its operations."""
+        return 0 < self.failures < self.runs
+
+    @property
+    def tries(self) -> int:
+        """How many runs it takes to see the failure with 95 % certainty, at most 20."""
+        if not self.flaky:
+            return 1
+        return min(20, math.ceil(math.log(0.05) / math.log(1 - self.failures / self.runs)))
+
+
+def steadiness(program: Program, target: type, law: str, *, op_seconds: float = OP_SECONDS) -> Steadiness:
+    """Run `program` several times, and count how often it breaks `law`. A long program is run less often."""
+    runs = STEADY_RUNS if len(program.ops) <= LONG_OPERATIONS else STEADY_RUNS_OF_LONG
+    pool = program.config
+    results = (run(program.ops, target, num_blocks=pool.num_blocks, block_size=pool.block_size, op_seconds=op_seconds) for _ in range(runs))
+    return Steadiness(sum(breaks(result, law) for result in results), runs)
+
+
+def shrink(
+    program: Program, target: type, *, seconds: float = SHRINK_SECONDS, op_seconds: float = OP_SECONDS, tries: int = 1, walk_seed: int = 0
+) -> Program:
     """The simplest program found that breaks the same law as `program`, with its violation. A program that breaks none comes back as it is.
 
-    Raises AdapterFault if the target cannot be driven at all.
+    `tries`: see Shrinker. Raises AdapterFault if the target cannot be driven at all.
     """
     start = Candidate(program.config, program.ops)
     law = program.violation.law if program.violation else _first_law(start, target, op_seconds)
     if law is None:
         return program
-    return _shrunk(program, target, lambda result: breaks(result, law), seconds, op_seconds)
+    shrinker = Shrinker(
+        target, lambda result: breaks(result, law), seconds=seconds, op_seconds=op_seconds, tries=tries, walk_seed=walk_seed
+    )
+    return _shrunk(program, shrinker)
+
+
+def shrink_in_parallel(
+    program: Program, target: type, *, seconds: float, workers: int, tries: int = 1, on_tick: Callable[[float], None] = lambda _: None
+) -> Program:
+    """`shrink` in several processes, each of which leaves its local minima on another walk; the simplest of their results.
+
+    `on_tick` is told the seconds that have passed, a few times a second.
+    """
+    start = time.monotonic()
+    with ProcessPoolExecutor(workers, mp_context=process_context()) as pool:
+        walks = [pool.submit(shrink, program, target, seconds=seconds, tries=tries, walk_seed=seed) for seed in range(workers)]
+        while wait(walks, timeout=TICK_SECONDS).not_done:
+            on_tick(time.monotonic() - start)
+    return min((walk.result() for walk in walks), key=lambda result: Candidate(result.config, result.ops).size)
 
 
 def shrink_fault(program: Program, target: type, *, seconds: float = SHRINK_SECONDS, op_seconds: float = OP_SECONDS) -> Program:
     """The simplest program found that shows a fault of the adapter of the same kind (the same call, the same complaint)."""
     kind = _kind_of_fault(program.fault)
-    return _shrunk(program, target, lambda result: bool(result.fault) and _kind_of_fault(result.fault) == kind, seconds, op_seconds)
+
+    def same_kind(result: Result) -> bool:
+        return bool(result.fault) and _kind_of_fault(result.fault) == kind
+
+    return _shrunk(program, Shrinker(target, same_kind, seconds=seconds, op_seconds=op_seconds))
 
 
 def shrink_hang(program: Program, target: type, *, seconds: float, op_seconds: float) -> Program:
     """The simplest program found that hangs, where an operation of `op_seconds` counts as hung."""
-    return _shrunk(program, target, lambda result: bool(result.hang), seconds, op_seconds)
+    return _shrunk(program, Shrinker(target, lambda result: bool(result.hang), seconds=seconds, op_seconds=op_seconds))
 
 
-def _shrunk(program: Program, target: type, wanted: Callable[[Result], bool], seconds: float, op_seconds: float) -> Program:
+def _shrunk(program: Program, shrinker: Shrinker) -> Program:
     """The simplest program found that fails as wanted, with what it shows; `program` itself if it does not fail so."""
-    shrinker = Shrinker(target, wanted, seconds=seconds, op_seconds=op_seconds)
     best = shrinker.shrink(Candidate(program.config, program.ops))
     if shrinker.result is None:
         return program
