@@ -91,7 +91,7 @@ def entry_contents(spec: Spec, op: Op, sequence: Sequence, group: int, index: in
     if block is None:
         raise Broken(_law_for_missing(spec, op, sequence, group), _missing(spec, sequence, group, table, low))
     wanted = _contents(spec, sequence, group, low, high)
-    if spec.memory.holds(block, wanted, low - index * size):
+    if spec.memory.holds(block, wanted, low - index * size) or spec.memory.learn(block, wanted, low - index * size):
         return
     first = block * spec.memory.stride + low - index * size
     offset = next(i for i, content in enumerate(wanted) if spec.memory.slots[first + i] != content)
@@ -371,6 +371,8 @@ def hit(spec: Spec, sequence: Sequence, tokens: int) -> None:
         for start in range(0, tokens, size):
             wanted = range(start, min(start + size, tokens))
             if not _in_pool(spec, sequence, group, wanted):
+                if spec.memory.blurred:
+                    return  # it may lie where nothing is known; what is adopted of it will be seen
                 law, why = _why_absent(spec, sequence, group, wanted)
                 raise Broken(law, f"match found {_counted(tokens)} for sequence {sequence.seq}, but {why}")
             if "lru" in spec.capabilities.policy:
@@ -434,7 +436,9 @@ def _plainly_adopted(spec: Spec, sequence: Sequence, group: int, positions: rang
 def _adopted_slot(spec: Spec, sequence: Sequence, group: int, position: int, block: int, *, copied: bool) -> None:
     memory = spec.memory
     slot = block * memory.stride + position % spec.block_sizes[group]
-    found, expected = memory.slots[slot], spec.content(sequence, group, position)
+    expected = spec.content(sequence, group, position)
+    memory.learn(block, [expected], position % spec.block_sizes[group])
+    found = memory.slots[slot]
     told = f"extend adopted position {position} of sequence {sequence.seq} in block {block}, but"
     if found != expected:
         law, why = _why_not(spec, expected, found, block)

@@ -33,6 +33,8 @@ class Work(msgspec.Struct):
 
 
 EMPTY = 0
+UNKNOWN = -1
+"""The content of a slot of which nothing is known, where a history begins in the middle: whatever is first needed there is believed."""
 
 LOSSES_PER_SLOT: Final = 4
 """How many lost contents are remembered, for each slot of the pool: a law is named by what became of a content, and a long run loses millions."""
@@ -57,6 +59,8 @@ class GhostMemory:
         self.touched: set[int] = set()
         """Blocks whose slots changed since the spec last looked."""
         self.step = 0
+        self.blurred = False
+        """Whether some slots may be UNKNOWN."""
         self._most_losses = max(LEAST_LOSSES, LOSSES_PER_SLOT * num_blocks * stride)
         self._where: dict[int, set[int]] = {}
         self._launched = list(self.slots)
@@ -107,10 +111,25 @@ class GhostMemory:
             if self.slots[slot] != then[slot]:
                 self.put(slot, then[slot], "abandoned")
 
+    def blur(self) -> None:
+        """The history begins in the middle: any content may lie anywhere."""
+        self.blurred = True
+        self.slots = [UNKNOWN] * len(self.slots)
+        self._launched = list(self.slots)
+
+    def learn(self, block: int, contents: Sequence[int], offset: int = 0) -> bool:
+        """Believe that the unknown ones of these slots show `contents`; whether that leaves all as they should be."""
+        if self.blurred:
+            for slot, content in enumerate(contents, block * self.stride + offset):
+                if self.slots[slot] == UNKNOWN:
+                    self.put(slot, content)
+                    self._launched[slot] = content
+        return self.holds(block, contents, offset)
+
     def contents(self) -> Iterator[int]:
         """Every content that is in a slot, is queued to be written, or is remembered as lost."""
         yield from self._where
-        yield from (self._launched[slot] for slot in self._ahead)
+        yield from (content for slot in self._ahead if (content := self._launched[slot]) > EMPTY)
         yield from (content for work in self._queue for _, content in work.writes)
         yield from self.lost
 
@@ -149,7 +168,7 @@ class GhostMemory:
         old = self.slots[slot]
         block = slot // self.stride
         if old != content:
-            if old:
+            if old > EMPTY:
                 self._lose(slot, old, Lost(how, block, self.step))
             if content:
                 found = self._where.get(content)

@@ -65,17 +65,17 @@ MOST_GONE_TOKENS: Final = 65_536
 """How many tokens those may have together, if the pool has not more slots than that."""
 
 
-class OutOfBlocksSeen(msgspec.Struct, frozen=True, tag="out-of-blocks"):
+class OutOfBlocksSeen(msgspec.Struct, frozen=True, tag_field="answer", tag="out-of-blocks"):
     """The cache raised OutOfBlocks."""
 
 
-class RefusedSeen(msgspec.Struct, frozen=True, tag="refused"):
+class RefusedSeen(msgspec.Struct, frozen=True, tag_field="answer", tag="refused"):
     """The cache raised Refused."""
 
     reason: str = ""
 
 
-class Raised(msgspec.Struct, frozen=True, tag="raised"):
+class Raised(msgspec.Struct, frozen=True, tag_field="answer", tag="raised"):
     """The cache raised an exception of its own where the contract says that nothing happens (a repeated release)."""
 
     error: str
@@ -175,7 +175,7 @@ class Spec:
         try:
             if _failed(op, outcome):
                 checks.failure_changes_nothing(self, op)
-                if isinstance(outcome, OutOfBlocksSeen) and isinstance(op, Extend):
+                if isinstance(outcome, OutOfBlocksSeen) and isinstance(op, Extend) and not self.memory.blurred:
                     checks.no_spurious_exhaustion(self, op)
             else:
                 _APPLY[type(op)](self, op, outcome)
