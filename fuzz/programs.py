@@ -49,7 +49,7 @@ def read_program(path: Path) -> Program:
         raise BadFile(f"{path} cannot be read: {error.strerror}.") from error
     try:
         header = msgspec.json.decode(text, type=_Header)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BadFile(f"{path} is not a kvproof program ({error}); it is JSON with the keys kvproof, target, config and ops.") from error
     if header.kvproof != FORMAT:
         raise BadFile(
@@ -61,7 +61,7 @@ def read_program(path: Path) -> Program:
         )
     try:
         return msgspec.json.decode(text, type=Program)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BadFile(f"{path} is damaged: {error}.") from error
 
 

@@ -134,6 +134,13 @@ def test_a_damaged_program_names_the_place(tmp_path, change, words):
     assert words in told
 
 
+def test_a_file_that_nests_too_deeply_is_no_program(tmp_path):
+    path = tmp_path / "deep.json"
+    path.write_text('{"kvproof": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    with pytest.raises(BadFile, match="is not a kvproof program"):
+        read_program(path)
+
+
 @pytest.mark.parametrize("missing", ["target", "config", "ops"])
 def test_a_missing_key_is_named(tmp_path, missing):
     told = read(tmp_path, {key: value for key, value in WHOLE.items() if key != missing})

@@ -439,6 +439,15 @@ def test_junit_has_a_case_for_each_law():
     assert len(cases["no-aliasing"]) == 0
 
 
+def test_junit_of_an_error_claims_no_law_as_held():
+    broken = Report(
+        1, "mine", "error", {"no-leak": LawVerdict("held", 1), "no-aliasing": LawVerdict("held", 9)}, [], 0, 0, 0.0, 1, error="It fell."
+    )
+    cases = ET.fromstring(junit(broken, {}, {}, {})).iter("testcase")
+    judged = {case.get("name"): [child.tag for child in case] for case in cases}
+    assert judged == {"no-leak": ["skipped"], "no-aliasing": ["skipped"], "target": ["error"]}
+
+
 def test_junit_of_an_error_and_of_a_stale_waiver():
     broken = Report(1, "mine", "error", {"no-leak": LawVerdict("held", 1)}, [], 0, 0, 0.0, 1, error="It fell.")
 

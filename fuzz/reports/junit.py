@@ -27,6 +27,8 @@ def junit(report: Report, sources: Mapping[str, str], waivers: Mapping[str, Waiv
         case = _case(suite, report.target, law)
         if law in stale:
             _add(case, "failure", stale[law], kind="stale-waiver")
+        elif report.verdict == "error" and verdict.verdict == "held":
+            _add(case, "skipped", "The target could not be judged to the end, so this law is not known to hold.")
         else:
             reason = reasons.get(law) or report.notes.get(law, "")
             _judge(case, law, verdict, reason, sources.get(law, ""), waivers.get(law))
