@@ -154,7 +154,7 @@ def validate(capabilities: KernelCapabilities) -> None:
             raise ValueError(f"KernelCapabilities.{name} must hold positive integers, got {getattr(capabilities, name)!r}")
     if "mla" in capabilities.features and not tuple(capabilities.mla_sizes):
         raise ValueError("KernelCapabilities.mla_sizes must name at least one pair of latent and rotary elements for the feature mla")
-    if any(len(pair) != 2 or min(pair) < 1 for pair in capabilities.mla_sizes):
+    if any(len(tuple(pair)) != 2 or min(pair) < 1 for pair in capabilities.mla_sizes):
         raise ValueError(f"KernelCapabilities.mla_sizes must hold pairs of positive integers, got {capabilities.mla_sizes!r}")
     unknown = [layout for layout in capabilities.layouts if layout not in LAYOUTS]
     if unknown:
