@@ -83,7 +83,12 @@ def generate(capabilities: KernelCapabilities, seed: int) -> Iterator[Case]:
     rng = random.Random(seed)
     yield from sweep(capabilities, rng)
     while True:
-        yield random_case(capabilities, rng)
+        yield _allowed(random_case(capabilities, rng), capabilities)
+
+
+def _allowed(case: Case, capabilities: KernelCapabilities) -> Case:
+    """The case without what the capabilities exclude."""
+    return dataclasses.replace(case, interleaved=False) if "contiguous-pools" in capabilities.features else case
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +119,8 @@ def families(capabilities: KernelCapabilities) -> list[Family]:
 def sweep(capabilities: KernelCapabilities, rng: random.Random) -> Iterator[Case]:
     """Every claimed value at least once with every operation, sequence lengths around block boundaries."""
     for family in families(capabilities):
-        yield from _sweep_family(capabilities, family, rng)
+        for case in _sweep_family(capabilities, family, rng):
+            yield _allowed(case, capabilities)
 
 
 def _sweep_family(capabilities: KernelCapabilities, family: Family, rng: random.Random) -> Iterator[Case]:
