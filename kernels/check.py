@@ -16,6 +16,7 @@ from collections.abc import Collection
 import torch
 
 from kvproof.kernels.contract import FEATURES, KernelCapabilities, PagedKernels, validate
+from kvproof.kernels.foreign.sources import MissingEngineError
 from kvproof.kernels.laws.cases import Case, generate, simpler, sweep
 from kvproof.kernels.laws.judges import LAWS, SENTENCES, Judgement, Law
 from kvproof.kernels.laws.overflow import LAW as OVERFLOW
@@ -165,7 +166,7 @@ def check_kernels(
     try:
         capabilities = kernels.capabilities()
         validate(capabilities)
-    except (NotImplementedError, ValueError, TypeError) as error:
+    except (NotImplementedError, ValueError, TypeError, MissingEngineError) as error:
         return KernelReport(name, (), 0, 0, time.monotonic() - start, seed, str(error))
     check, problem, threads = (
         _Check(kernels, capabilities, Options(budget_seconds, seed, None if laws is None else frozenset(laws), shrink_seconds)),

@@ -5,18 +5,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
 from kvproof.kernels.contract import KVPool
 from kvproof.kernels.laws.cases import Case
-from kvproof.kernels.machine.memory import Memory, Watch
+from kvproof.kernels.machine.memory import Memory, Storage, Watch
 
 GARBAGE = {"zero": 0.0, "nan": float("nan"), "inf": float("inf"), "huge": 3e4}
 """`huge` still fits half precision, so that it stays a number in every type."""
 
 FP8_SCALE = 0.25
 """A power of two: the scale itself adds no rounding, so the scheme's own bound is all that counts."""
+
+TELLING_ENTRIES = 4
+"""A shorter list of blocks may equal a list of anything by chance, and so may one that counts from 0."""
+
+SINK_SPREAD = 3.0
+"""Sinks beside scores of about one: some heads give them nearly all weight, some nearly none."""
 
 
 @dataclasses.dataclass
@@ -37,8 +44,32 @@ class Scene:
     value: torch.Tensor
     slots: torch.Tensor
     pairs: torch.Tensor
+    sinks: torch.Tensor | None
     owners: dict[int, list[tuple[int, int]]]
     scale: float
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of `attend` and of the reference, only those that the case has: an adapter need not know the others."""
+        case = self.case
+        options = {"query_lens": self.query_lens, "window": case.window, "sinks": self.sinks, "soft_cap": case.soft_cap}
+        return {"scale": self.scale} | {name: value for name, value in options.items() if value is not None}
+
+    @functools.cached_property
+    def lists(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What a list for the whole batch may hold: the blocks of all sequences, their slots, the slots before this call's queries. Each with
+        the sequence of every entry.
+        """
+        if self.case.operation != "attend":
+            return []
+        size, lens = self.case.block_size, self.seq_lens.long()
+        before = lens - (torch.ones_like(lens) if self.query_lens is None else self.query_lens)
+        slots = [
+            table[(at := torch.arange(count)) // size].long() * size + at % size for table, count in zip(self.tables, lens, strict=True)
+        ]
+        blocks = [table[: -(-count // size)].long() for table, count in zip(self.tables, lens.tolist(), strict=True)]
+        prefixes = [part[: max(0, count)] for part, count in zip(slots, before.tolist(), strict=True)]
+        return [(torch.cat(parts), _sequence_numbers(parts)) for parts in (slots, blocks, prefixes)]
 
     @property
     def granted(self) -> list[int]:
@@ -77,7 +108,7 @@ def build(case: Case, *, garbage: str | None = None, rename: int = 0, only: int 
     generator = torch.Generator().manual_seed(case.seed + 1)
     heads = case.kv_heads * case.ratio
     counts = case.query_lens or (1,) * len(case.lens)
-    queries = [_normal(generator, (count, heads, case.head_size), case) * (6.0 if case.peaked else 1.0) for count in counts]
+    queries = [_normal(generator, (count, heads, case.key_size), case) * (6.0 if case.peaked else 1.0) for count in counts]
     store = _store_inputs(case, layout)
     return Scene(
         case,
@@ -88,8 +119,9 @@ def build(case: Case, *, garbage: str | None = None, rename: int = 0, only: int 
         _strided(torch.cat([queries[seq] for seq in seqs]).to(_dtype(case)), case),
         *store,
         _pairs(case, layout),
+        torch.randn(heads, generator=torch.Generator().manual_seed(case.seed + 11)) * SINK_SPREAD if case.sinks else None,
         owners,
-        case.head_size**-0.5 * (0.8125 if case.seed % 2 else 1.0),
+        case.key_size**-0.5 * (0.8125 if case.seed % 2 else 1.0),
     )
 
 
@@ -127,7 +159,7 @@ def _place(case: Case, rename: int) -> tuple[list[list[int]], int]:
 
 def _pool(case: Case, blocks: int) -> KVPool:
     """An empty pool; interleaved keys and values are views into one tensor, block by block, as engines keep them."""
-    size, heads, head = case.block_size, case.kv_heads, case.head_size
+    size, heads, head = case.block_size, case.kv_heads, case.key_size
     shape = (blocks, size, heads, head) if case.layout == "NHD" else (blocks, heads, size, head)
     kind = {"": _dtype(case), "fp8": torch.float8_e4m3fn, "int8": torch.int8}[case.quantisation]
     if case.interleaved:
@@ -135,6 +167,8 @@ def _pool(case: Case, blocks: int) -> KVPool:
         key, value = both[:, 0], both[:, 1]
     else:
         key, value = torch.zeros(shape, dtype=torch.float32).to(kind), torch.zeros(shape, dtype=torch.float32).to(kind)
+    if case.rope:
+        value = key[..., : case.head_size]
     scales: list[torch.Tensor | None] = [None, None]
     if case.quantisation == "fp8":
         scales = [torch.full((1,), FP8_SCALE), torch.full((1,), 2 * FP8_SCALE)]
@@ -155,9 +189,9 @@ def _fill(case: Case, pool: KVPool, layout: list[list[int]], garbage: str) -> di
         block, offset = torch.tensor(table, dtype=torch.int64)[at // case.block_size], at % case.block_size
         slots = (block * case.block_size + offset).tolist()
         fresh = torch.tensor([slot not in owners for slot in slots], dtype=torch.bool)
-        rows = _tokens(case, seq)
-        for tensor, scale, row in ((key, pool.key_scale, rows[: len(at), 0]), (value, pool.value_scale, rows[: len(at), 1])):
-            _write(tensor, scale, row[fresh], block[fresh], offset[fresh])
+        keys, values = _tokens(case, seq)
+        for tensor, scale, rows in ((key, pool.key_scale, keys), (value, pool.value_scale, values)):
+            _write(tensor, scale, rows[: len(at)][fresh], block[fresh], offset[fresh])
         for position, slot in enumerate(slots):
             owners.setdefault(slot, []).append((seq, position))
     return owners
@@ -181,12 +215,13 @@ def _spoil(pool: KVPool, number: float) -> None:
         )
 
 
-def _tokens(case: Case, seq: int) -> torch.Tensor:
-    """Keys and values of a sequence, `[tokens, 2, kv_heads, head_size]`, the same first tokens however long it is. Values lie around one: a
+def _tokens(case: Case, seq: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of a sequence, `[tokens, kv_heads, elements]`, the same first tokens however long it is. Values lie around one: a
     narrow accumulator then loses bits that a zero mean would hide.
     """
     count = -(-case.lens[seq] // 256) * 256
-    return _token_rows(case.seed * 1000003 + seq, (count, 2, case.kv_heads, case.head_size), case.dtype)
+    rows = _token_rows(case.seed * 1000003 + seq, (count, 2, case.kv_heads, case.key_size), case.dtype)
+    return (rows[:, 1], rows[:, 1, :, : case.head_size]) if case.rope else (rows[:, 0], rows[:, 1])
 
 
 @functools.lru_cache(maxsize=64)
@@ -237,8 +272,10 @@ def _store_inputs(case: Case, layout: list[list[int]]) -> tuple[torch.Tensor, to
     slots.append(-1)
     generator = torch.Generator().manual_seed(case.seed + 5)
     order = torch.randperm(len(slots), generator=generator) if case.permuted else torch.arange(len(slots))
-    shape = (len(slots), case.kv_heads, case.head_size)
+    shape = (len(slots), case.kv_heads, case.key_size)
     key, value = (_strided(_normal(generator, shape, case).to(_dtype(case)), case) for _ in range(2))
+    if case.rope:
+        value = key[..., : case.head_size]
     return key, value, torch.tensor(slots, dtype=torch.int64)[order]
 
 
@@ -278,27 +315,46 @@ def watch(scene: Scene, memory: Memory) -> None:
         else:
             pool.slot_view(target).copy_(numbers.expand(pool.slot_view(tensor).shape))
     if case.operation == "attend":
-        rows = torch.arange(len(scene.tables), dtype=torch.int32).repeat_interleave(scene.tables.shape[1])
-        memory.adopt(scene.tables, "block_tables").watch = Watch(4, row_of=rows.numpy())
+        _watch_rows(memory.adopt(scene.tables, "block_tables"), scene.tables, _row_numbers(scene.tables))
 
 
 def watch_copies(scene: Scene, memory: Memory, arguments: Iterable[object]) -> None:
-    """Adapters may hand a converted copy of the block table to their kernels: what has its shape and its values is one."""
+    """Adapters may hand their kernels another form of the block table: converted, wider, or as one list of blocks or slots for the batch.
+    An integer tensor with the values of one is taken for it.
+    """
     for tensor in arguments:
-        if (
-            not isinstance(tensor, torch.Tensor)
-            or tensor.shape != scene.tables.shape
-            or tensor.dtype.is_floating_point
-            or not tensor.is_contiguous()
-        ):
-            continue
-        held = memory.adopt(tensor)
-        if held.watch is None and torch.equal(tensor.long(), scene.tables.long()):
-            rows = torch.arange(len(scene.tables), dtype=torch.int32).repeat_interleave(scene.tables.shape[1])
-            first = tensor.storage_offset()
-            row_of = torch.full((held.data.size // tensor.element_size(),), -1, dtype=torch.int32)
-            row_of[first : first + len(rows)] = rows
-            held.watch = Watch(tensor.element_size(), row_of=row_of.numpy())
+        if isinstance(tensor, torch.Tensor) and tensor.dtype in (torch.int32, torch.int64) and tensor.numel():
+            held = memory.adopt(tensor)
+            rows = _rows_of(scene, tensor) if held.watch is None else None
+            if rows is not None:
+                _watch_rows(held, tensor, rows)
+
+
+def _rows_of(scene: Scene, tensor: torch.Tensor) -> torch.Tensor | None:
+    """For each element the sequence whose table entry it is, -1 for none; None where the tensor is no form of the table."""
+    tables = scene.tables
+    if tensor.dim() == 2 and len(tensor) == len(tables) and tensor.shape[1] >= tables.shape[1]:
+        return _row_numbers(tensor) if torch.equal(tensor[:, : tables.shape[1]].long(), tables.long()) else None
+    if tensor.dim() == 1:
+        for values, rows in scene.lists:
+            telling = len(values) >= TELLING_ENTRIES and not torch.equal(values, torch.arange(len(values)))
+            if telling and len(tensor) >= len(values) and torch.equal(tensor[: len(values)].long(), values):
+                return torch.nn.functional.pad(rows, (0, len(tensor) - len(values)), value=-1)
+    return None
+
+
+def _sequence_numbers(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part) for part in parts]))
+
+
+def _row_numbers(table: torch.Tensor) -> torch.Tensor:
+    return torch.arange(len(table)).unsqueeze(1).expand(table.shape)
+
+
+def _watch_rows(held: Storage, tensor: torch.Tensor, rows: torch.Tensor) -> None:
+    row_of = torch.full((held.data.size // tensor.element_size(),), -1, dtype=torch.int32)
+    row_of.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(rows)
+    held.watch = Watch(tensor.element_size(), row_of=row_of.numpy())
 
 
 def _owner(scene: Scene, slot: int) -> str:

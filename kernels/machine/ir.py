@@ -113,6 +113,20 @@ class Region:
         """The only block of a structured region."""
         return self.blocks[0]
 
+    def ordered(self) -> Region:
+        """The same blocks, each after all that jump to it, where that can be: the compiler may print a shared `return` before its jumps."""
+        by_name, seen, order = {block.name: block for block in self.blocks}, set[str](), list[Block]()
+
+        def visit(block: Block) -> None:
+            seen.add(block.name)
+            for label, _ in reversed(block.ops[-1].successors if block.ops else ()):
+                if label not in seen:
+                    visit(by_name[label])
+            order.append(block)
+
+        visit(self.blocks[0])
+        return Region(order[::-1])
+
 
 @dataclasses.dataclass
 class Function:

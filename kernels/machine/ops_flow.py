@@ -246,7 +246,7 @@ def _call(op: Op, builder: Builder) -> Step:
 
 
 def run_function(compiled: CompiledFunction, arguments: list[Value], frame: Frame) -> list[Value]:
-    """Run all blocks of a function on the programs of a frame. Blocks come in order and jumps only go forward, as `return` makes them."""
+    """Run all blocks of a function on the programs of a frame. Each block comes after those that jump to it, since `return` makes no loops."""
     count = len(frame.ids)
     everyone = np.arange(count)
     names = list(compiled.blocks)
@@ -269,7 +269,7 @@ def run_function(compiled: CompiledFunction, arguments: list[Value], frame: Fram
             defined.update({result: (here, env[result]) for op in block.ops for result in op.results})
             defined.update({argument: (here, env[argument]) for argument in block.arguments})
         _depart(block, env, here, arriving, returned)
-    if any(label not in compiled.blocks or names.index(label) >= 0 for label in arriving):
+    if arriving:
         raise MachineError(f"{compiled.function.name!r} jumps backward between blocks, which the machine does not follow")
     width = len(compiled.function.result_types)
     if len(returned) == 1:
