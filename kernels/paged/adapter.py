@@ -10,6 +10,7 @@ No call waits for the device or reads a tensor on the host: every launch depends
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,12 +20,13 @@ import triton
 from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
 from kvproof.kernels.paged.copy import copy_kernel
 from kvproof.kernels.paged.decode import decode_kernel
-from kvproof.kernels.paged.memory import INTEGERS, bits, block_runs, layers_view, slots_of
+from kvproof.kernels.paged.memory import INTEGERS, bits, block_runs, by_slot, latent_of, layers_view, slots_of
 from kvproof.kernels.paged.merge import merge_kernel
+from kvproof.kernels.paged.mla import mla_kernel
 from kvproof.kernels.paged.move import move_kernel
 from kvproof.kernels.paged.plan import PrefillPlan, plan_prefill
 from kvproof.kernels.paged.prefill import prefill_kernel
-from kvproof.kernels.paged.sizes import SPLIT_TOKENS, decode_tiles, padded, prefill_tiles
+from kvproof.kernels.paged.sizes import SPLIT_TOKENS, Target, Tiles, decode_tiles, mla_tiles, padded, prefill_tiles, target_of
 from kvproof.kernels.paged.store import store_kernel
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
@@ -36,6 +38,10 @@ class PagedTriton(PagedKernels):
 
     split_tokens = SPLIT_TOKENS
 
+    def __init__(self, target: Target | None = None) -> None:
+        """`target`: compile for this kind of device, whatever the tensors lie on; None for the kind that they do lie on."""
+        self._target = target
+
     @classmethod
     def capabilities(cls) -> KernelCapabilities:
         """What the suite may ask for; any head size up to 256, any ratio up to 128 and any block size is taken."""
@@ -45,7 +51,7 @@ class PagedTriton(PagedKernels):
             gqa_ratios=(1, 4, 7),
             block_sizes=(16, 1, 12, 256),
             layouts=("NHD", "HND"),
-            features=frozenset({"decode", "prefill", "copy", "window", "fp8", "int8"}),
+            features=frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8"}),
             max_pool_bytes=2**40,
         )
 
@@ -56,11 +62,12 @@ class PagedTriton(PagedKernels):
             return
         tile = max(1, 1024 // padded(head))
         stored_key, stored_value = self._stored(pool.key), self._stored(pool.value)
+        own_values = latent_of(pool) is None
         store_kernel[(triton.cdiv(tokens, tile), heads)](
             key, value, stored_key, stored_value, _or(pool.key_scale, stored_key), _or(pool.value_scale, stored_value), slots, tokens,
             key.stride(0), key.stride(1), value.stride(0), value.stride(1), *_strides(pool, pool.key), *_strides(pool, pool.value),
             BLOCK=pool.block_size, HEAD=head, PADDED=padded(head), TILE=tile, SCALES=_scales(pool), LIMIT=LARGEST.get(pool.key.dtype, 1.0),
-            VALUES=True, num_warps=4,
+            VALUES=own_values, num_warps=4,
         )  # fmt: skip
 
     def attend(
@@ -78,8 +85,11 @@ class PagedTriton(PagedKernels):
         plan: PrefillPlan | None = None,
     ) -> torch.Tensor:
         """Decode, or with `query_lens` prefill. `plan`: `prefill_plan` of these query lengths, where several layers share it."""
-        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        out = torch.empty(*query.shape[:-1], pool.value.shape[-1], dtype=query.dtype, device=query.device)
         if out.numel() == 0:
+            return out
+        if latent_of(pool) is not None:
+            self._decode_latent(pool, query, block_tables, seq_lens, out, scale)
             return out
         options = {
             "RATIO": query.shape[1] // pool.kv_heads,
@@ -102,7 +112,8 @@ class PagedTriton(PagedKernels):
     def prefill_plan(self, pool: KVPool, query: torch.Tensor, query_lens: torch.Tensor) -> PrefillPlan:
         """Which tile of a prefill is whose; it depends on the query lengths, not on the layer."""
         ratio = query.shape[1] // pool.kv_heads
-        return plan_prefill(query_lens, query.shape[0], prefill_tiles(ratio, pool.head_size, query.dtype).rows // ratio)
+        tiles = prefill_tiles(self._target_of(query), ratio, pool.head_size, query.dtype)
+        return plan_prefill(query_lens, query.shape[0], tiles.rows // ratio)
 
     def copy_blocks(self, pool: KVPool, pairs: torch.Tensor) -> None:
         """One layer; see `copy_layers`."""
@@ -114,35 +125,35 @@ class PagedTriton(PagedKernels):
         """
         for name in ("key", "value", "key_scale", "value_scale"):
             tensors = [getattr(pool, name) for pool in pools]
-            if tensors[0] is None or tensors[0].dim() == 1:
+            if tensors[0] is None or tensors[0].dim() == 1 or (name == "value" and latent_of(pools[0]) is not None):
                 continue
             together = layers_view(tensors)
             for layers in [together] if together is not None else [tensor.unsqueeze(0) for tensor in tensors]:
                 _copy(bits(layers), pairs)
 
     def gather(self, pool: KVPool, slots: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Stored keys and values of `slots` `[tokens]` int64 as `[tokens, kv_heads, head_size]`, bit by bit, and with scales for each token
-        those, `[tokens, kv_heads]` each. A slot of -1 gives zeros.
+        """Stored keys and values of `slots` `[tokens]` int64 as `[tokens, kv_heads, head_size]`, bit by bit, and where each token has scales
+        those, `[tokens, kv_heads, 1]`. A latent comes once, as a key. A slot of -1 gives zeros.
         """
         own = torch.arange(len(slots), device=slots.device)
         found: list[torch.Tensor] = []
-        for tensor in _by_slot(pool):
+        for tensor in by_slot(pool):
             rows = torch.zeros(len(slots), *tensor.shape[2:], dtype=tensor.dtype, device=tensor.device)
             _move(tensor, rows.unsqueeze(1), slots, own)
-            found.append(rows.squeeze(-1) if len(found) > 1 else rows)
+            found.append(rows)
         return tuple(found)
 
     def scatter(self, pool: KVPool, rows: Sequence[torch.Tensor], slots: torch.Tensor) -> None:
         """The inverse: what `gather` returned, to `slots`."""
         own = torch.arange(len(slots), device=slots.device)
-        for number, (tensor, values) in enumerate(zip(_by_slot(pool), rows, strict=True)):
-            _move((values.unsqueeze(-1) if number > 1 else values).unsqueeze(1), tensor, own, slots)
+        for tensor, values in zip(by_slot(pool), rows, strict=True):
+            _move(values.unsqueeze(1), tensor, own, slots)
 
     def move(self, source: KVPool, target: KVPool, source_slots: torch.Tensor, target_slots: torch.Tensor) -> None:
         """Token rows from one pool to another of any layout and block size: export, import, swap and changes of layout. For a change of shards
         give pools whose tensors are views of the heads that they share.
         """
-        for origin, goal in zip(_by_slot(source), _by_slot(target), strict=True):
+        for origin, goal in zip(by_slot(source), by_slot(target), strict=True):
             _move(origin, goal, source_slots, target_slots)
 
     @staticmethod
@@ -150,42 +161,63 @@ class PagedTriton(PagedKernels):
         """The slots of all tokens, `[seqs * max_blocks * block_size]` int64 in order, -1 where a sequence has ended: for gather and scatter."""
         return slots_of(block_tables, seq_lens, block_size)
 
-    @staticmethod
-    def _stored(tensor: torch.Tensor) -> torch.Tensor:
+    def _target_of(self, tensor: torch.Tensor) -> Target:
+        return self._target or target_of(tensor.device)
+
+    def _stored(self, tensor: torch.Tensor) -> torch.Tensor:
         """The pool as kernels take it: e4m3 as its bits on devices that have no such type."""
-        return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn and not has_e4m3(tensor.device) else tensor
+        return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn and not self._target_of(tensor).e4m3 else tensor
 
     def _decode(
         self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, sinks: torch.Tensor, out: torch.Tensor,
         scale: float, soft_cap: float, options: dict[str, Any],
     ) -> None:  # fmt: skip
-        seqs, heads, head = query.shape
-        tiles = decode_tiles(options["RATIO"], head, query.dtype)
-        split = triton.cdiv(self.split_tokens, tiles.tile) * tiles.tile
-        longest = tables.shape[1] * pool.block_size
-        if options["WINDOW"]:
-            longest = min(longest, options["WINDOW"] + tiles.tile - 1)
-        splits = max(1, triton.cdiv(longest, split))
-        single = splits == 1
-        partial = out if single else torch.empty(seqs, heads, splits, head, dtype=torch.float32, device=out.device)
-        stats = out if single else torch.empty(seqs, heads, splits, 2, dtype=torch.float32, device=out.device)
+        tiles = decode_tiles(self._target_of(query), options["RATIO"], pool.head_size, query.dtype)
+        parts = self._parts(tables, pool.block_size, tiles, options["WINDOW"], out)
         key, value = self._stored(pool.key), self._stored(pool.value)
-        decode_kernel[(pool.kv_heads, splits, seqs)](
-            query, key, value, _or(pool.key_scale, key), _or(pool.value_scale, value), sinks, out, partial, stats, tables, lens,
+        decode_kernel[(pool.kv_heads, parts.splits, len(query))](
+            query, key, value, _or(pool.key_scale, key), _or(pool.value_scale, value), sinks, out, parts.partial, parts.stats, tables, lens,
             scale, soft_cap, query.stride(0), query.stride(1), tables.stride(0), *_strides(pool, key), *_strides(pool, value),
-            ROWS=tiles.rows, TILE=tiles.tile, SPLIT=split, SINGLE=single, STAGES=tiles.stages, num_warps=tiles.warps, **options,
+            ROWS=tiles.rows, TILE=tiles.tile, SPLIT=parts.tokens, SINGLE=parts.splits == 1, STAGES=tiles.stages, num_warps=tiles.warps,
+            **options,
         )  # fmt: skip
-        if not single:
-            merge_kernel[(heads, seqs)](
-                partial, stats, sinks, out, lens, splits, HEAD=head, PADDED=padded(head), TILE=tiles.tile, SPLIT=split,
-                WINDOW=options["WINDOW"], SINKS=options["SINKS"], CHUNK=8, num_warps=2,
-            )  # fmt: skip
+        if parts.splits > 1:
+            _merge(parts, tiles, sinks, out, lens, WINDOW=options["WINDOW"], SINKS=options["SINKS"])
+
+    def _decode_latent(
+        self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, out: torch.Tensor, scale: float
+    ) -> None:
+        seqs, heads, latent = out.shape
+        rope = query.shape[2] - latent
+        tiles = mla_tiles(self._target_of(query), heads, latent, query.dtype)
+        parts = self._parts(tables, pool.block_size, tiles, 0, out)
+        mla_kernel[(triton.cdiv(heads, tiles.rows), parts.splits, seqs)](
+            query, pool.key, out, parts.partial, parts.stats, tables, lens, heads, scale,
+            query.stride(0), query.stride(1), tables.stride(0), *_strides(pool, pool.key)[:2],
+            ROWS=tiles.rows, BLOCK=pool.block_size, LATENT=latent, PADDED=padded(latent), ROPE=rope, PADDED_ROPE=padded(rope),
+            TILE=tiles.tile, SPLIT=parts.tokens, SINGLE=parts.splits == 1, STAGES=tiles.stages, num_warps=tiles.warps,
+        )  # fmt: skip
+        if parts.splits > 1:
+            _merge(parts, tiles, out, out, lens, WINDOW=0, SINKS=False)
+
+    def _parts(self, tables: torch.Tensor, block_size: int, tiles: Tiles, window: int, out: torch.Tensor) -> _Parts:
+        """How many splits the widest sequence of such a table can need, and where they leave their parts."""
+        tokens = triton.cdiv(self.split_tokens, tiles.tile) * tiles.tile
+        longest = tables.shape[1] * block_size
+        if window:
+            longest = min(longest, window + tiles.tile - 1)
+        splits = max(1, triton.cdiv(longest, tokens))
+        if splits == 1:
+            return _Parts(tokens, 1, out, out)
+        seqs, heads, head = out.shape
+        partial = torch.empty(seqs, heads, splits, head, dtype=torch.float32, device=out.device)
+        return _Parts(tokens, splits, partial, torch.empty(seqs, heads, splits, 2, dtype=torch.float32, device=out.device))
 
     def _prefill(
         self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, query_lens: torch.Tensor, plan: PrefillPlan,
         sinks: torch.Tensor, out: torch.Tensor, scale: float, soft_cap: float, options: dict[str, Any],
     ) -> None:  # fmt: skip
-        tiles = prefill_tiles(options["RATIO"], pool.head_size, query.dtype)
+        tiles = prefill_tiles(self._target_of(query), options["RATIO"], pool.head_size, query.dtype)
         key, value = self._stored(pool.key), self._stored(pool.value)
         prefill_kernel[(len(plan.tile_seq), pool.kv_heads)](
             query, key, value, _or(pool.key_scale, key), _or(pool.value_scale, value), sinks, out, tables, lens, query_lens,
@@ -195,14 +227,24 @@ class PagedTriton(PagedKernels):
         )  # fmt: skip
 
 
-def has_e4m3(device: torch.device) -> bool:
-    """Whether kernels for the device may use the type e4m3: NVIDIA from compute capability 8.9 on, AMD from gfx950 on; the IR machine does."""
-    if device.type != "cuda":
-        return True
-    properties = torch.cuda.get_device_properties(device)
-    if torch.version.hip:
-        return str(properties.gcnArchName).startswith("gfx95")
-    return (properties.major, properties.minor) >= (8, 9)
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """A decode in `splits` of `tokens` each. `partial` `[seqs, q_heads, splits, head_size]` and `stats` `[.., 2]`, float32; of a single split
+    nothing is kept.
+    """
+
+    tokens: int
+    splits: int
+    partial: torch.Tensor
+    stats: torch.Tensor
+
+
+def _merge(parts: _Parts, tiles: Tiles, sinks: torch.Tensor, out: torch.Tensor, lens: torch.Tensor, **constants: Any) -> None:  # noqa: ANN401
+    seqs, heads, head = out.shape
+    merge_kernel[(heads, seqs)](
+        parts.partial, parts.stats, sinks, out, lens, parts.splits, HEAD=head, PADDED=padded(head), TILE=tiles.tile, SPLIT=parts.tokens,
+        CHUNK=8, num_warps=2, **constants,
+    )  # fmt: skip
 
 
 def _or(tensor: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
@@ -219,12 +261,6 @@ def _scales(pool: KVPool) -> str:
     if pool.key_scale is None:
         return "none"
     return "pool" if pool.key_scale.dim() == 1 else "token"
-
-
-def _by_slot(pool: KVPool) -> list[torch.Tensor]:
-    """Everything that belongs to slots, as `[blocks, block_size, kv_heads, elements]`."""
-    tensors = [pool.slot_view(pool.key), pool.slot_view(pool.value)]
-    return tensors + [scale.unsqueeze(-1) for scale in (pool.key_scale, pool.value_scale) if scale is not None and scale.dim() > 1]
 
 
 def _copy(layers: torch.Tensor, pairs: torch.Tensor) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from kvproof.kernels.contract import KVPool
+
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers by width in bytes: what moves bits passes every type through unchanged, NaN included."""
 
@@ -56,3 +58,17 @@ def slots_of(block_tables: torch.Tensor, seq_lens: torch.Tensor, block_size: int
     position = torch.arange(block_tables.shape[1] * block_size, device=block_tables.device)
     slots = block_tables.long()[:, position // block_size] * block_size + position % block_size
     return torch.where(position < seq_lens.view(-1, 1), slots, -1).flatten()
+
+
+def latent_of(pool: KVPool) -> int | None:
+    """The latent size of a pool for MLA, whose values are the first elements of its keys; None for a pool with values of its own."""
+    latent = int(pool.value.shape[-1])
+    return latent if latent != pool.key.shape[-1] else None
+
+
+def by_slot(pool: KVPool) -> list[torch.Tensor]:
+    """Everything that belongs to slots, each once: `[blocks, block_size, kv_heads, elements]`, a scale being one element."""
+    tensors = [pool.slot_view(pool.key)]
+    if latent_of(pool) is None:
+        tensors.append(pool.slot_view(pool.value))
+    return tensors + [scale.unsqueeze(-1) for scale in (pool.key_scale, pool.value_scale) if scale is not None and scale.dim() > 1]

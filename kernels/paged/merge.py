@@ -38,7 +38,8 @@ def merge_kernel(
         sums = tl.load(stats + part * 2 + 1, mask=mine, other=0.0)
         values = tl.load(partial + part[:, None] * HEAD + element[None, :], mask=mine[:, None] & (element < HEAD)[None, :], other=0.0)
         new_top = tl.maximum(top, tl.max(tops, 0))
-        shrink, share = tl.exp2(top - new_top), tl.exp2(tops - new_top)
+        origin = tl.where(new_top == float("-inf"), 0.0, new_top)
+        shrink, share = tl.exp2(top - origin), tl.exp2(tops - origin)
         total = total * shrink + tl.sum(share * sums, 0)
         acc = acc * shrink[:, None] + tl.sum(share[:, None] * values, 0)[None, :]
         top = new_top

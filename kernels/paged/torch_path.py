@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
-from kvproof.kernels.paged.memory import slots_of
+from kvproof.kernels.paged.memory import by_slot, latent_of, slots_of
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 """The largest number of each quantised type."""
@@ -28,15 +28,16 @@ class PagedTorch(PagedKernels):
             gqa_ratios=(1, 4),
             block_sizes=(16, 1, 12),
             layouts=("NHD", "HND"),
-            features=frozenset({"decode", "prefill", "copy", "window", "fp8", "int8"}),
+            features=frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8"}),
             max_pool_bytes=2**40,
         )
 
     def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
-        """Indexed assignment; padded lanes are dropped first, since -1 would be the last block."""
+        """Indexed assignment; padded lanes are dropped first, since -1 would be the last block. A latent is written with its key."""
         real = slots >= 0
         block, offset = slots[real] // pool.block_size, slots[real] % pool.block_size
-        for source, tensor, scale in ((key, pool.key, pool.key_scale), (value, pool.value, pool.value_scale)):
+        parts = [(key, pool.key, pool.key_scale), (value, pool.value, pool.value_scale)]
+        for source, tensor, scale in parts[: 2 if latent_of(pool) is None else 1]:
             rows = source[real].float()
             if scale is not None:
                 rows = rows / self._scale(scale, rows, tensor.dtype, block, offset)
@@ -68,7 +69,7 @@ class PagedTorch(PagedKernels):
         soft_cap: float | None = None,
     ) -> torch.Tensor:
         """Each sequence's tokens gathered by its table, then softmax over what each query sees."""
-        out = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
+        out = torch.zeros(*query.shape[:-1], pool.value.shape[-1], dtype=query.dtype, device=query.device)
         row = 0
         for seq, length in enumerate(seq_lens.tolist()):
             count = 1 if query_lens is None else int(query_lens[seq])
@@ -107,7 +108,7 @@ class PagedTorch(PagedKernels):
         real = slots >= 0
         block, offset = slots[real] // pool.block_size, slots[real] % pool.block_size
         found = []
-        for tensor in _by_slot(pool):
+        for tensor in by_slot(pool):
             rows = torch.zeros(len(slots), *tensor.shape[2:], dtype=tensor.dtype, device=tensor.device)
             rows[real] = tensor[block, offset]
             found.append(rows)
@@ -117,7 +118,7 @@ class PagedTorch(PagedKernels):
         """As `PagedTriton.scatter`."""
         real = slots >= 0
         block, offset = slots[real] // pool.block_size, slots[real] % pool.block_size
-        for tensor, values in zip(_by_slot(pool), rows, strict=True):
+        for tensor, values in zip(by_slot(pool), rows, strict=True):
             tensor[block, offset] = values[real]
 
     def move(self, source: KVPool, target: KVPool, source_slots: torch.Tensor, target_slots: torch.Tensor) -> None:
@@ -129,12 +130,6 @@ class PagedTorch(PagedKernels):
     def slots(block_tables: torch.Tensor, seq_lens: torch.Tensor, block_size: int) -> torch.Tensor:
         """As `PagedTriton.slots`."""
         return slots_of(block_tables, seq_lens, block_size)
-
-
-def _by_slot(pool: KVPool) -> list[torch.Tensor]:
-    """Everything that belongs to slots, as `[blocks, block_size, kv_heads, ...]`."""
-    tensors = [pool.slot_view(pool.key), pool.slot_view(pool.value)]
-    return tensors + [scale for scale in (pool.key_scale, pool.value_scale) if scale is not None and scale.dim() > 1]
 
 
 def _attention(
