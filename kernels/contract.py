@@ -26,8 +26,8 @@ import msgspec
 if TYPE_CHECKING:
     import torch
 
-FEATURES = frozenset({"decode", "prefill", "copy", "window", "fp8", "int8", "narrow-accumulation"})
-"""Features that the suite has cases for. Others (sinks, mla, ...) may be claimed and are reported as not exercised."""
+FEATURES = frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8", "narrow-accumulation"})
+"""Features that the suite has cases for. Others may be claimed and are reported as not exercised."""
 
 LAYOUTS = ("NHD", "HND")
 
@@ -37,7 +37,10 @@ class KVPool:
     """Paged keys and values, written in place. Keys and values of a block may alternate in one tensor, so only the strides say where a
     block lies; the last dimension is contiguous, here and in every other tensor of the contract, and nothing else need be.
 
-    `key`, `value`: `[blocks, block_size, kv_heads, head_size]` for layout "NHD", `[blocks, kv_heads, block_size, head_size]` for "HND".
+    `key`, `value`: `[blocks, block_size, kv_heads, head_size]` for layout "NHD", `[blocks, kv_heads, block_size, head_size]` for "HND". In
+    an MLA pool a key is a latent followed by the rotary part, there is one head, and `value` is a view of the latents: the first elements
+    of `key` in the same memory.
+
     Scales are float32 and multiply what is stored: one for the pool, `[1]`, with fp8; one for each slot and head, `[blocks, block_size,
     kv_heads]` whatever the layout, with int8, where `store` chooses them (the largest magnitude of the row divided by 127, 1 for a row of
     zeros).
@@ -62,8 +65,13 @@ class KVPool:
 
     @property
     def head_size(self) -> int:
-        """Elements of one head."""
+        """Elements of one head of a key, latent and rotary part together in an MLA pool."""
         return int(self.key.shape[3])
+
+    @property
+    def latent_size(self) -> int | None:
+        """Elements of the latent of an MLA pool, None for other pools."""
+        return int(self.value.shape[3]) if self.value.shape[3] != self.key.shape[3] else None
 
     def slot_view(self, tensor: torch.Tensor) -> torch.Tensor:
         """A key or value tensor as `[blocks, block_size, kv_heads, head_size]`, without copying."""
@@ -77,7 +85,8 @@ class KernelCapabilities(msgspec.Struct, frozen=True):
     `head_sizes` in elements, `gqa_ratios` query heads for each key head, `block_sizes` in tokens. `features`: see `FEATURES`.
     `batch_invariant` claims bit-equal rows whatever shares the batch; `narrow-accumulation` among the features says that scores and sums
     may be kept in the input type, which widens the bound for float16 and bfloat16. `max_pool_bytes`: the largest key (or value) pool that
-    addresses must be right for.
+    addresses must be right for. `mla_sizes`: elements of latent and rotary part, for the feature `mla`; without `decode` and `prefill`
+    beside it, MLA pools are all that the kernels are given.
     """
 
     dtypes: Sequence[str] = ("float32",)
@@ -88,6 +97,7 @@ class KernelCapabilities(msgspec.Struct, frozen=True):
     features: Collection[str] = frozenset({"decode"})
     batch_invariant: bool = True
     max_pool_bytes: int = 2**36
+    mla_sizes: Sequence[tuple[int, int]] = ((512, 64),)
 
 
 class PagedKernels:
@@ -120,7 +130,11 @@ class PagedKernels:
         `block_tables` `[seqs, max_blocks]` int32, entries past a sequence's blocks are arbitrary; `seq_lens` `[seqs]` int32. Decode: query
         `[seqs, q_heads, head_size]`. Prefill: `query_lens` `[seqs]` int32 and query `[sum(query_lens), q_heads, head_size]`, the last
         positions of each sequence, causal. With `window=w` a query at position p sees p-w+1..p. A sequence of length 0 gives zeros. Returns
-        the shape of query.
+        the shape of query, with the value's head size.
+
+        Kernels that claim them take two more keywords, which others are never given: `sinks`, float32 `[q_heads]`, and `soft_cap`, above 0.
+        With s_j the scaled scores, the output is sum_j exp(c_j) v_j / (exp(sink) + sum_j exp(c_j)), where c_j = soft_cap * tanh(s_j /
+        soft_cap) with a soft cap and s_j without; a sink is neither scaled nor capped, and no window hides it.
         """
         _missing(type(self), "attend")
 
@@ -138,6 +152,10 @@ def validate(capabilities: KernelCapabilities) -> None:
     for name in ("head_sizes", "gqa_ratios", "block_sizes"):
         if any(not isinstance(value, int) or value < 1 for value in getattr(capabilities, name)):
             raise ValueError(f"KernelCapabilities.{name} must hold positive integers, got {getattr(capabilities, name)!r}")
+    if "mla" in capabilities.features and not tuple(capabilities.mla_sizes):
+        raise ValueError("KernelCapabilities.mla_sizes must name at least one pair of latent and rotary elements for the feature mla")
+    if any(len(tuple(pair)) != 2 or min(pair) < 1 for pair in capabilities.mla_sizes):
+        raise ValueError(f"KernelCapabilities.mla_sizes must hold pairs of positive integers, got {capabilities.mla_sizes!r}")
     unknown = [layout for layout in capabilities.layouts if layout not in LAYOUTS]
     if unknown:
         raise ValueError(f"KernelCapabilities.layouts knows {LAYOUTS}, got {unknown}")

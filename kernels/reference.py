@@ -1,17 +1,19 @@
 """What paged kernels must compute, in float64 over contiguous sequences, and how far a correct kernel may be from it.
 
-The bound is derived, not tuned. With u = 2^-24 (float32 accumulation), e half an ulp of the input type, r = e for a quantised pool, whose
-keys and values may be rounded to the input type once, and 0 otherwise, since stored operands are exact, t = 2^-10 for each operand of a
-tf32 dot and 0 without one, and n tokens, d elements and b blocks:
+The bound is derived, not tuned. With u = 2^-24 (float32 accumulation), e half an ulp of the input type and h half its smallest step near
+zero, r = e for a quantised pool, whose keys and values may be rounded to the input type once, and 0 otherwise, since stored operands are
+exact, t = 2^-10 for each operand of a tf32 dot and 0 without one, and n tokens, d elements and b blocks, the errors are at most
 
-    score j             |ds_j| <= scale * sum_d |q||k_j| * ((d + 4) u + r + 2 t)        products are summed in float32
-    weight j            |dw_j| / w_j <= |ds_j| + 4 u |s_j - max s| + (8 + 4 b) u + e    exp of a rounded difference, b rescalings, stored
-    once as input type sum                 |dS| / S <= sum_j w_j/S (|dw_j|/w_j) + n u output              |do| <= sum_j w_j/S |v_j|
-    (|dw_j|/w_j + (n + 2) u + r + 2 t) + |o| (|dS|/S + 2 u + e)
+    score j   |ds_j| <= scale * sum_d |q||k_j| * ((d + 4) u + r + 2 t)                        products are summed in float32
+    weight j  |dw_j| <= w_j (|ds_j| + 4 u |s_j - max s| + (8 + 4 b) u + e) + h                exp of a rounded difference, b rescalings,
+                                                                                              stored once as input type
+    sum       |dS| / S <= sum_j |dw_j| / S + n u
+    output    |do| <= sum_j |v_j| (|dw_j| + w_j ((n + 2) u + r + 2 t)) / S + |o| (|dS| / S + 2 u + e) + h
 
-(see Higham, Accuracy and Stability of Numerical Algorithms, chapter 3, for sums of products). Where scores and sums are kept in the input
-type (the feature `narrow-accumulation`), u is e instead. A kernel that keeps scores or sums in bfloat16 makes errors of 2^-9 where the
-float32 bound allows some 1e-6.
+(see Higham, Accuracy and Stability of Numerical Algorithms, chapter 3, for sums of products). A soft cap c makes of a score c tanh(s / c),
+whose slope is at most one; computing it adds 16 c u to |ds_j|. A sink is one more weight, without a value. Where scores and sums are kept
+in the input type (the feature `narrow-accumulation`), u is e instead. A kernel that keeps scores or sums in bfloat16 makes errors of 2^-9
+where the float32 bound allows some 1e-6.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ TINY = 1e-36
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """`output` and `bound` have the shape of query, float64."""
+    """`output` and `bound` have the shape of query, with the value's head size, float64."""
 
     output: torch.Tensor
     bound: torch.Tensor
@@ -66,6 +68,8 @@ def attend(
     scale: float,
     query_lens: torch.Tensor | None = None,
     window: int | None = None,
+    sinks: torch.Tensor | None = None,
+    soft_cap: float | None = None,
     tf32: bool = False,
     narrow: bool = False,
 ) -> Expected:
@@ -73,11 +77,16 @@ def attend(
 
     `tf32` and `narrow` widen the bound, for float32 dots on tensor cores and for scores and sums that are kept in the input type.
     """
-    output, bound = torch.zeros(query.shape, dtype=torch.float64), torch.zeros(query.shape, dtype=torch.float64)
+    shape = (*query.shape[:-1], pool.value.shape[-1])
+    output, bound = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
     ratio, row = query.shape[1] // pool.kv_heads, 0
     keys, values = dequantised(pool, key=True), dequantised(pool, key=False)
-    rounding = half_ulp(query.dtype)
-    errors = _Errors(max(UNIT, rounding) if narrow else UNIT, rounding, 0.0 if pool.key_scale is None else rounding, TF32 if tf32 else 0.0)
+    rounding, underflow = half_ulp(query.dtype), float(torch.finfo(query.dtype).smallest_normal) * half_ulp(query.dtype)
+    sink = torch.full((query.shape[1],), -torch.inf, dtype=torch.float64) if sinks is None else sinks.double()
+    softmax = _Softmax(scale, soft_cap, sink, pool.block_size)
+    errors = _Errors(
+        max(UNIT, rounding) if narrow else UNIT, rounding, 0.0 if pool.key_scale is None else rounding, TF32 if tf32 else 0.0, underflow
+    )
     for seq, length in enumerate(seq_lens.tolist()):
         rows = 1 if query_lens is None else int(query_lens[seq])
         blocks = block_tables[seq, : -(-length // pool.block_size)].long()
@@ -88,35 +97,52 @@ def attend(
             if length:
                 first = 0 if window is None else max(0, position - window + 1)
                 seen = slice(first, position + 1)
-                result = _row(query[row].double(), k[seen], v[seen], scale, pool.block_size, errors)
+                result = _row(query[row].double(), k[seen], v[seen], softmax, errors)
                 output[row], bound[row] = result
             row += 1
     return Expected(output, bound)
 
 
 @dataclasses.dataclass(frozen=True)
+class _Softmax:
+    """How scores become weights. `sink`: `[heads]`, minus infinity where there is none. `block`: tokens between two rescalings."""
+
+    scale: float
+    soft_cap: float | None
+    sink: torch.Tensor
+    block: int
+
+
+@dataclasses.dataclass(frozen=True)
 class _Errors:
-    """u, e, r and t of the module's formulas."""
+    """u, e, r, t and h of the module's formulas."""
 
     unit: float
     rounding: float
     operand: float
     truncation: float
+    underflow: float
 
 
-def _row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, block: int, errors: _Errors) -> tuple[torch.Tensor, torch.Tensor]:
-    """One query row: q `[heads, d]`, k and v `[n, heads, d]`; output and bound `[heads, d]`."""
+def _row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax: _Softmax, errors: _Errors) -> tuple[torch.Tensor, torch.Tensor]:
+    """One query row: q `[heads, d]`, k `[n, heads, d]`, v `[n, heads, e]`; output and bound `[heads, e]`."""
     n, _, d = k.shape
-    scores = torch.einsum("hd,nhd->nh", q, k) * scale
-    size = torch.einsum("hd,nhd->nh", q.abs(), k.abs()) * abs(scale)
-    top = scores.max(0).values
-    weights = torch.exp(scores - top)
-    share = weights / weights.sum(0)
+    u, operand = errors.unit, errors.operand + 2 * errors.truncation
+    scores = torch.einsum("hd,nhd->nh", q, k) * softmax.scale
+    score_error = torch.einsum("hd,nhd->nh", q.abs(), k.abs()) * abs(softmax.scale) * ((d + 4) * u + operand)
+    if softmax.soft_cap is not None:
+        scores = softmax.soft_cap * torch.tanh(scores / softmax.soft_cap)
+        score_error = score_error + 16 * softmax.soft_cap * u
+    top = torch.maximum(scores.max(0).values, softmax.sink)
+    weights, sink_weight = torch.exp(scores - top), torch.exp(softmax.sink - top)
+    total = weights.sum(0) + sink_weight
+    share = weights / total
     output = torch.einsum("nh,nhd->hd", share, v)
-    score_error = size * ((d + 4) * errors.unit + errors.operand + 2 * errors.truncation)
-    blocks = -(-n // block) + 1
-    weight_error = score_error + 4 * errors.unit * (scores - top).abs() + (8 + 4 * blocks) * errors.unit + errors.rounding
-    sum_error = (share * weight_error).sum(0) + n * errors.unit
-    spread = torch.einsum("nh,nhd->hd", share * (weight_error + (n + 2) * errors.unit + errors.operand + 2 * errors.truncation), v.abs())
-    bound = SECOND_ORDER * (spread + output.abs() * (sum_error.unsqueeze(-1) + 2 * errors.unit + errors.rounding)) + TINY
+    rescaling = (8 + 4 * (-(-n // softmax.block) + 1)) * u
+    relative = score_error + 4 * u * (scores - top).abs() + rescaling + errors.rounding
+    weight_error = share * relative + errors.underflow / total
+    sink_error = torch.where(sink_weight > 0, 4 * u * (softmax.sink - top).abs() + rescaling, 0.0)
+    sum_error = weight_error.sum(0) + sink_weight / total * sink_error + n * u
+    spread = torch.einsum("nh,nhd->hd", weight_error + share * ((n + 2) * u + operand), v.abs())
+    bound = SECOND_ORDER * (spread + output.abs() * (sum_error.unsqueeze(-1) + 2 * u + errors.rounding)) + errors.underflow + TINY
     return output, bound

@@ -97,13 +97,9 @@ def _invoke(kernels: PagedKernels, scene: Scene) -> torch.Tensor | None:
     if case.operation == "copy":
         kernels.copy_blocks(scene.pool, scene.pairs)
         return None
-    extra: dict[str, Any] = {}
-    if scene.query_lens is not None:
-        extra["query_lens"] = scene.query_lens
-    if case.window is not None:
-        extra["window"] = case.window
-    output: Any = kernels.attend(scene.pool, scene.query, scene.tables, scene.seq_lens, scale=scene.scale, **extra)
-    if not isinstance(output, torch.Tensor) or output.shape != scene.query.shape:
+    output: Any = kernels.attend(scene.pool, scene.query, scene.tables, scene.seq_lens, **scene.options)
+    wanted = (*scene.query.shape[:-1], scene.pool.value.shape[-1])
+    if not isinstance(output, torch.Tensor) or output.shape != wanted:
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise ValueError(f"attend must return a tensor of the query's shape {tuple(scene.query.shape)}, it returned {shape}")
+        raise ValueError(f"attend must return a tensor of shape {wanted}, it returned {shape}")
     return output

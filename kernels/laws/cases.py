@@ -28,6 +28,10 @@ MANY_SEQUENCES = 33
 """One batch of more than 32 sequences: what takes a warp's width for the batch shows here."""
 
 
+SOFT_CAPS = (2.0, 30.0)
+"""One that bends most scores, and one as models have it, which bends large scores only."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One call of a kernel.
@@ -35,7 +39,8 @@ class Case:
     `lens`: tokens of each sequence (attend), or for store the number of tokens to each, 0 adding a padding row. `query_lens`: None for
     decode. `shared`: sequence 1 shares the leading whole blocks of sequence 0. `permuted`: physical blocks in random order. `interleaved`:
     keys and values are views into one tensor, inputs rows of a wider one. `spare`: unowned blocks beside the owned ones, a third of which
-    hold `garbage` between them. `peaked`: large scores.
+    hold `garbage` between them. `peaked`: large scores. `rope`: elements of the rotary part of an MLA pool, whose latents then have
+    `head_size` elements; 0 for other pools.
     """
 
     operation: Operation
@@ -49,6 +54,9 @@ class Case:
     lens: tuple[int, ...] = (1,)
     query_lens: tuple[int, ...] | None = None
     window: int | None = None
+    sinks: bool = False
+    soft_cap: float | None = None
+    rope: int = 0
     shared: bool = False
     permuted: bool = False
     interleaved: bool = False
@@ -57,6 +65,11 @@ class Case:
     tail: Tail = "foreign"
     spare: int = 2
     seed: int = 0
+
+    @property
+    def key_size(self) -> int:
+        """Elements of one head of a key or a query."""
+        return self.head_size + self.rope
 
     def __str__(self) -> str:
         """Only what differs from the plainest case."""
@@ -73,32 +86,55 @@ def generate(capabilities: KernelCapabilities, seed: int) -> Iterator[Case]:
         yield random_case(capabilities, rng)
 
 
-def operations(capabilities: KernelCapabilities) -> list[str]:
-    """Kinds of call that the capabilities allow."""
-    kinds = ["store"]
-    kinds += ["decode"] if "decode" in capabilities.features else []
-    kinds += ["prefill"] if "prefill" in capabilities.features else []
-    kinds += ["copy"] if "copy" in capabilities.features else []
-    return kinds
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Pools of one kind, and what can be asked of kernels that claim them. `sizes`: elements of a head (of the latent) and of the rotary
+    part.
+    """
+
+    kinds: tuple[str, ...]
+    sizes: tuple[tuple[int, int], ...]
+    quantisations: tuple[Any, ...]
+
+
+def families(capabilities: KernelCapabilities) -> list[Family]:
+    """The kinds of pool that the capabilities allow: keys and values, latents, or both."""
+    features = capabilities.features
+    copy = ("copy",) if "copy" in features else ()
+    attention = tuple(kind for kind in ("decode", "prefill") if kind in features)
+    quantised = tuple(name for name in ("fp8", "int8") if name in features)
+    found = []
+    if attention or "mla" not in features:
+        found.append(Family(("store", *attention, *copy), tuple((size, 0) for size in capabilities.head_sizes), ("", *quantised)))
+    if "mla" in features:
+        found.append(Family(("store", "decode", *copy), tuple((latent, rope) for latent, rope in capabilities.mla_sizes), ("",)))
+    return found
 
 
 def sweep(capabilities: KernelCapabilities, rng: random.Random) -> Iterator[Case]:
     """Every claimed value at least once with every operation, sequence lengths around block boundaries."""
+    for family in families(capabilities):
+        yield from _sweep_family(capabilities, family, rng)
+
+
+def _sweep_family(capabilities: KernelCapabilities, family: Family, rng: random.Random) -> Iterator[Case]:
     options: dict[str, list[Any]] = {
         "dtype": list(capabilities.dtypes),
         "layout": list(capabilities.layouts),
         "block_size": list(capabilities.block_sizes),
-        "head_size": list(capabilities.head_sizes),
+        "head_size": list(family.sizes),
         "ratio": list(capabilities.gqa_ratios),
-        "quantisation": ["", *(name for name in ("fp8", "int8") if name in capabilities.features)],
+        "quantisation": list(family.quantisations),
     }
     rounds = max(2, *(len(values) for values in options.values()))
     for turn in range(rounds):
-        for kind in operations(capabilities):
+        for kind in family.kinds:
             chosen = {name: values[turn % len(values)] for name, values in options.items()}
+            chosen["head_size"], chosen["rope"] = chosen["head_size"]
             block = int(chosen["block_size"])
             lens = (2 * block + 3, block, 1, block + 1, 0, max(1, block - 1)) if turn % 2 == 0 else (0, LONGEST_TOKENS, block + 1, 1)
-            base = Case("attend", **chosen, lens=lens, kv_heads=1 + turn % 2, permuted=True, seed=rng.randrange(1 << 16))
+            heads = 1 if chosen["rope"] else 1 + turn % 2
+            base = Case("attend", **chosen, lens=lens, kv_heads=heads, permuted=True, seed=rng.randrange(1 << 16))
             case = _as_kind(base, kind, capabilities, rng, turn)
             yield case
             if turn == 0:
@@ -114,15 +150,17 @@ def random_case(capabilities: KernelCapabilities, rng: random.Random) -> Case:
     block = rng.choice(list(capabilities.block_sizes))
     edges = [0, 1, max(1, block - 1), block, block + 1, 2 * block, LONGEST_TOKENS]
     lens = tuple(rng.choice([*edges, rng.randint(1, 4 * block)]) for _ in range(rng.randint(1, 6)))
-    quantised: list[Any] = ["", *(name for name in ("fp8", "int8") if name in capabilities.features)]
+    family = rng.choice(families(capabilities))
+    head_size, rope = rng.choice(family.sizes)
     case = Case(
         "attend",
         dtype=rng.choice(list(capabilities.dtypes)),
-        quantisation=rng.choice(quantised),
+        quantisation=rng.choice(family.quantisations),
         layout=rng.choice(list(capabilities.layouts)),
         block_size=block,
-        head_size=rng.choice(list(capabilities.head_sizes)),
-        kv_heads=rng.choice([1, 2, 3]),
+        head_size=head_size,
+        rope=rope,
+        kv_heads=1 if rope else rng.choice([1, 2, 3]),
         ratio=rng.choice(list(capabilities.gqa_ratios)),
         lens=lens,
         permuted=rng.random() < 0.8,
@@ -130,7 +168,7 @@ def random_case(capabilities: KernelCapabilities, rng: random.Random) -> Case:
         garbage=rng.choice(["nan", "nan", "inf", "huge"]),
         seed=rng.randrange(1 << 16),
     )
-    return _as_kind(case, rng.choice(operations(capabilities)), capabilities, rng, rng.randrange(8))
+    return _as_kind(case, rng.choice(family.kinds), capabilities, rng, rng.randrange(8))
 
 
 def _as_kind(case: Case, kind: str, capabilities: KernelCapabilities, rng: random.Random, turn: int) -> Case:
@@ -138,12 +176,23 @@ def _as_kind(case: Case, kind: str, capabilities: KernelCapabilities, rng: rando
     case = dataclasses.replace(case, peaked=turn % 2 == 1, tail=tail, interleaved=case.interleaved or turn % 4 == 3, shared=turn % 2 == 0)
     if kind in ("store", "copy"):
         return dataclasses.replace(case, operation=kind, peaked=False, shared=False)  # type: ignore[arg-type]
-    if "window" in capabilities.features and turn % 2 == 1:
-        case = dataclasses.replace(case, window=rng.choice([1, case.block_size, case.block_size + 3, 2 * case.block_size]))
+    if not case.rope:
+        case = _with_options(case, capabilities, rng, turn)
     if kind == "prefill":
         lens = tuple(length or 1 for length in case.lens)
         queries = tuple(rng.choice([length, 1, max(1, length // 2)]) if length <= 40 else rng.randint(1, 20) for length in lens)
         return dataclasses.replace(case, lens=lens, query_lens=queries)
+    return case
+
+
+def _with_options(case: Case, capabilities: KernelCapabilities, rng: random.Random, turn: int) -> Case:
+    """Window, sinks and soft cap where they are claimed: alone and together, both within the first two turns."""
+    if "window" in capabilities.features and turn % 2 == 1:
+        case = dataclasses.replace(case, window=rng.choice([1, case.block_size, case.block_size + 3, 2 * case.block_size]))
+    if "sinks" in capabilities.features and turn % 4 in (0, 3):
+        case = dataclasses.replace(case, sinks=True)
+    if "soft-cap" in capabilities.features and turn % 4 in (1, 3):
+        case = dataclasses.replace(case, soft_cap=rng.choice(SOFT_CAPS))
     return case
 
 
@@ -153,7 +202,7 @@ def simpler(case: Case, capabilities: KernelCapabilities) -> Iterator[Case]:
     yield from _shorter_sequences(case)
     yield from _fewer_queries(case)
     plain = Case(case.operation)
-    for name in ("shared", "interleaved", "permuted", "peaked", "window", "tail", "spare", "kv_heads", "ratio"):
+    for name in ("shared", "interleaved", "permuted", "peaked", "window", "sinks", "soft_cap", "tail", "spare", "kv_heads", "ratio"):
         if getattr(case, name) != getattr(plain, name) and (name != "ratio" or 1 in capabilities.gqa_ratios):
             yield _with(case, name, getattr(plain, name))
     plainest: dict[str, object] = {
@@ -161,7 +210,7 @@ def simpler(case: Case, capabilities: KernelCapabilities) -> Iterator[Case]:
         "dtype": capabilities.dtypes[0],
         "layout": capabilities.layouts[0],
         "block_size": min(capabilities.block_sizes),
-        "head_size": min(capabilities.head_sizes),
+        "head_size": case.head_size if case.rope else min(capabilities.head_sizes),
         "seed": 0,
     }
     for name, value in plainest.items():

@@ -16,7 +16,7 @@ import torch
 from kvproof.kernels import reference
 from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
 from kvproof.kernels.laws.calls import Call, Launch, call
-from kvproof.kernels.laws.cases import Case, operations
+from kvproof.kernels.laws.cases import Case, families
 from kvproof.kernels.laws.scenes import Scene, build
 from kvproof.kernels.machine.memory import sparse_tensor
 
@@ -38,13 +38,12 @@ class GiantFailure:
 def giant_cases(capabilities: KernelCapabilities) -> Iterator[Case]:
     """One case for each operation and layout, of the smallest element and the smallest head: the most elements and the most slots."""
     dtype = min(capabilities.dtypes, key=lambda name: getattr(torch, name).itemsize)
-    schemes = ["", *(name for name in ("fp8", "int8") if name in capabilities.features)]
-    for quantisation, layout in itertools.product(schemes, capabilities.layouts):
-        for kind in operations(capabilities):
-            size = max(capabilities.block_sizes)
-            head, ratio = min(capabilities.head_sizes), max(capabilities.gqa_ratios)
-            lens = (1,) * 16
-            case = Case("attend", dtype, quantisation, layout, size, head, 1, ratio, lens, spare=0, garbage="zero", tail="zero")  # type: ignore[arg-type]
+    size, ratio = max(capabilities.block_sizes), max(capabilities.gqa_ratios)
+    lens = (1,) * 16
+    for family in families(capabilities):
+        head, rope = min(family.sizes)
+        for quantisation, layout, kind in itertools.product(family.quantisations, capabilities.layouts, family.kinds):
+            case = Case("attend", dtype, quantisation, layout, size, head, 1, ratio, lens, rope=rope, spare=0, garbage="zero", tail="zero")
             if kind == "prefill":
                 yield dataclasses.replace(case, query_lens=lens)
             elif kind == "decode":
@@ -57,7 +56,7 @@ def block_ids(case: Case, pool_bytes: int, itemsize: int, count: int, first: Seq
     """`count` distinct ids, spread: those of `first`, the last ones, those around the wraps of 31, 32 and 33 bits of elements and bytes,
     the first ones.
     """
-    per_block = case.block_size * case.kv_heads * case.head_size
+    per_block = case.block_size * case.kv_heads * case.key_size
     blocks = min(pool_bytes // (per_block * itemsize), MAX_BLOCK_ID)
     wanted = [*first, blocks - 1]
     for power in (31, 32, 33):
@@ -73,7 +72,8 @@ def block_ids(case: Case, pool_bytes: int, itemsize: int, count: int, first: Seq
 def move(scene: Scene, ids: list[int], blocks: int) -> Scene:
     """The scene with its blocks at the given places of a pool of `blocks` blocks."""
     at, pool = torch.tensor(ids), scene.pool
-    key, value = (_spread(tensor, at, blocks) for tensor in (pool.key, pool.value))
+    key = _spread(pool.key, at, blocks)
+    value = key[..., : pool.latent_size] if pool.latent_size else _spread(pool.value, at, blocks)
     scales = [scale if scale is None or scale.dim() == 1 else _spread(scale, at, blocks) for scale in (pool.key_scale, pool.value_scale)]
     size = scene.case.block_size
     slots = torch.where(scene.slots < 0, scene.slots, at[scene.slots.clamp(min=0) // size] * size + scene.slots % size)
@@ -102,7 +102,7 @@ def run_giant(kernels: type[PagedKernels], capabilities: KernelCapabilities, cas
     """Run one case on the giant pool, with the given blocks among those used. MemoryError where the system has no such address space."""
     small = build(case)
     itemsize, count = small.pool.key.element_size(), small.pool.blocks
-    per_block = case.block_size * case.kv_heads * case.head_size
+    per_block = case.block_size * case.kv_heads * case.key_size
     total = min(capabilities.max_pool_bytes // (per_block * itemsize), MAX_BLOCK_ID)
     ids = block_ids(case, capabilities.max_pool_bytes, itemsize, count, [block for block in blocks if 0 <= block < total])
     if len(ids) < count:
@@ -127,8 +127,7 @@ def _judge(small: Scene, giant: Scene, found: Call, *, narrow: bool) -> str | No
             small.query,
             small.tables,
             small.seq_lens,
-            scale=small.scale,
-            query_lens=small.query_lens,
+            **small.options,
             tf32=found.tf32,
             narrow=narrow,
         )

@@ -96,9 +96,7 @@ def paged_equals_contiguous(judgement: Judgement) -> str | None:
         scene.query,
         scene.tables,
         scene.seq_lens,
-        scale=scene.scale,
-        query_lens=scene.query_lens,
-        window=judgement.case.window,
+        **scene.options,
         tf32=found.tf32,
         narrow="narrow-accumulation" in judgement.capabilities.features,
     )

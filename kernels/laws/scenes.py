@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -17,6 +18,9 @@ GARBAGE = {"zero": 0.0, "nan": float("nan"), "inf": float("inf"), "huge": 3e4}
 
 FP8_SCALE = 0.25
 """A power of two: the scale itself adds no rounding, so the scheme's own bound is all that counts."""
+
+SINK_SPREAD = 3.0
+"""Sinks beside scores of about one: some heads give them nearly all weight, some nearly none."""
 
 
 @dataclasses.dataclass
@@ -37,8 +41,16 @@ class Scene:
     value: torch.Tensor
     slots: torch.Tensor
     pairs: torch.Tensor
+    sinks: torch.Tensor | None
     owners: dict[int, list[tuple[int, int]]]
     scale: float
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of `attend` and of the reference, only those that the case has: an adapter need not know the others."""
+        case = self.case
+        options = {"query_lens": self.query_lens, "window": case.window, "sinks": self.sinks, "soft_cap": case.soft_cap}
+        return {"scale": self.scale} | {name: value for name, value in options.items() if value is not None}
 
     @property
     def granted(self) -> list[int]:
@@ -77,7 +89,7 @@ def build(case: Case, *, garbage: str | None = None, rename: int = 0, only: int 
     generator = torch.Generator().manual_seed(case.seed + 1)
     heads = case.kv_heads * case.ratio
     counts = case.query_lens or (1,) * len(case.lens)
-    queries = [_normal(generator, (count, heads, case.head_size), case) * (6.0 if case.peaked else 1.0) for count in counts]
+    queries = [_normal(generator, (count, heads, case.key_size), case) * (6.0 if case.peaked else 1.0) for count in counts]
     store = _store_inputs(case, layout)
     return Scene(
         case,
@@ -88,8 +100,9 @@ def build(case: Case, *, garbage: str | None = None, rename: int = 0, only: int 
         _strided(torch.cat([queries[seq] for seq in seqs]).to(_dtype(case)), case),
         *store,
         _pairs(case, layout),
+        torch.randn(heads, generator=torch.Generator().manual_seed(case.seed + 11)) * SINK_SPREAD if case.sinks else None,
         owners,
-        case.head_size**-0.5 * (0.8125 if case.seed % 2 else 1.0),
+        case.key_size**-0.5 * (0.8125 if case.seed % 2 else 1.0),
     )
 
 
@@ -127,7 +140,7 @@ def _place(case: Case, rename: int) -> tuple[list[list[int]], int]:
 
 def _pool(case: Case, blocks: int) -> KVPool:
     """An empty pool; interleaved keys and values are views into one tensor, block by block, as engines keep them."""
-    size, heads, head = case.block_size, case.kv_heads, case.head_size
+    size, heads, head = case.block_size, case.kv_heads, case.key_size
     shape = (blocks, size, heads, head) if case.layout == "NHD" else (blocks, heads, size, head)
     kind = {"": _dtype(case), "fp8": torch.float8_e4m3fn, "int8": torch.int8}[case.quantisation]
     if case.interleaved:
@@ -135,6 +148,8 @@ def _pool(case: Case, blocks: int) -> KVPool:
         key, value = both[:, 0], both[:, 1]
     else:
         key, value = torch.zeros(shape, dtype=torch.float32).to(kind), torch.zeros(shape, dtype=torch.float32).to(kind)
+    if case.rope:
+        value = key[..., : case.head_size]
     scales: list[torch.Tensor | None] = [None, None]
     if case.quantisation == "fp8":
         scales = [torch.full((1,), FP8_SCALE), torch.full((1,), 2 * FP8_SCALE)]
@@ -155,9 +170,9 @@ def _fill(case: Case, pool: KVPool, layout: list[list[int]], garbage: str) -> di
         block, offset = torch.tensor(table, dtype=torch.int64)[at // case.block_size], at % case.block_size
         slots = (block * case.block_size + offset).tolist()
         fresh = torch.tensor([slot not in owners for slot in slots], dtype=torch.bool)
-        rows = _tokens(case, seq)
-        for tensor, scale, row in ((key, pool.key_scale, rows[: len(at), 0]), (value, pool.value_scale, rows[: len(at), 1])):
-            _write(tensor, scale, row[fresh], block[fresh], offset[fresh])
+        keys, values = _tokens(case, seq)
+        for tensor, scale, rows in ((key, pool.key_scale, keys), (value, pool.value_scale, values)):
+            _write(tensor, scale, rows[: len(at)][fresh], block[fresh], offset[fresh])
         for position, slot in enumerate(slots):
             owners.setdefault(slot, []).append((seq, position))
     return owners
@@ -181,12 +196,13 @@ def _spoil(pool: KVPool, number: float) -> None:
         )
 
 
-def _tokens(case: Case, seq: int) -> torch.Tensor:
-    """Keys and values of a sequence, `[tokens, 2, kv_heads, head_size]`, the same first tokens however long it is. Values lie around one: a
+def _tokens(case: Case, seq: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of a sequence, `[tokens, kv_heads, elements]`, the same first tokens however long it is. Values lie around one: a
     narrow accumulator then loses bits that a zero mean would hide.
     """
     count = -(-case.lens[seq] // 256) * 256
-    return _token_rows(case.seed * 1000003 + seq, (count, 2, case.kv_heads, case.head_size), case.dtype)
+    rows = _token_rows(case.seed * 1000003 + seq, (count, 2, case.kv_heads, case.key_size), case.dtype)
+    return (rows[:, 1], rows[:, 1, :, : case.head_size]) if case.rope else (rows[:, 0], rows[:, 1])
 
 
 @functools.lru_cache(maxsize=64)
@@ -237,8 +253,10 @@ def _store_inputs(case: Case, layout: list[list[int]]) -> tuple[torch.Tensor, to
     slots.append(-1)
     generator = torch.Generator().manual_seed(case.seed + 5)
     order = torch.randperm(len(slots), generator=generator) if case.permuted else torch.arange(len(slots))
-    shape = (len(slots), case.kv_heads, case.head_size)
+    shape = (len(slots), case.kv_heads, case.key_size)
     key, value = (_strided(_normal(generator, shape, case).to(_dtype(case)), case) for _ in range(2))
+    if case.rope:
+        value = key[..., : case.head_size]
     return key, value, torch.tensor(slots, dtype=torch.int64)[order]
 
 

@@ -47,11 +47,12 @@ def store_kernel(
 
 @triton.jit
 def attend_kernel(
-    query_ptr, key_ptr, value_ptr, key_scale_ptr, value_scale_ptr, out_ptr, table_ptr, row_seq_ptr, row_position_ptr, scale,
+    query_ptr, key_ptr, value_ptr, key_scale_ptr, value_scale_ptr, sink_ptr, out_ptr, table_ptr, row_seq_ptr, row_position_ptr, scale, cap,
     query_row_stride, query_head_stride, table_stride, block_stride, slot_stride, head_stride,
     value_block_stride, value_slot_stride, value_head_stride, kv_heads,
     RATIO: tl.constexpr, BLOCK: tl.constexpr, PADDED_BLOCK: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr,
-    WINDOW: tl.constexpr, MODE: tl.constexpr,
+    VALUE_HEAD: tl.constexpr, VALUE_PADDED: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr, CAPPED: tl.constexpr,
+    MODE: tl.constexpr,
 ):  # fmt: skip
     """Program (row, query head) attends from one query row to positions 0 (or the window's first) to its own. Position -1 gives zeros."""
     row = tl.program_id(0).to(tl.int64)
@@ -59,25 +60,28 @@ def attend_kernel(
     kv_head = head // RATIO
     seq = tl.load(row_seq_ptr + row).to(tl.int64)
     position = tl.load(row_position_ptr + row)
-    lane = tl.arange(0, PADDED)
-    within = lane < HEAD
+    lane, value_lane = tl.arange(0, PADDED), tl.arange(0, VALUE_PADDED)
+    within, value_within = lane < HEAD, value_lane < VALUE_HEAD
     query = tl.load(query_ptr + row * query_row_stride + head * query_head_stride + lane, mask=within, other=0.0).to(tl.float32)
     first = 0
     if WINDOW > 0:
         first = tl.maximum(position - WINDOW + 1, 0)
     largest = float("-inf")
     total = 0.0
-    acc = tl.zeros([PADDED], tl.float32)
+    if SINKS:
+        # A sink is a score that was seen before all others and has no value.
+        largest = tl.load(sink_ptr + head)
+        total = 1.0
+    acc = tl.zeros([VALUE_PADDED], tl.float32)
     offset = tl.arange(0, PADDED_BLOCK)
     for index in range(first // BLOCK, (position + BLOCK) // BLOCK):
         block = tl.load(table_ptr + seq * table_stride + index).to(tl.int64)
         at = index * BLOCK + offset
         seen = (at >= first) & (at <= position) & (offset < BLOCK)
-        mask = seen[:, None] & within[None, :]
         where = block * block_stride + kv_head * head_stride + offset[:, None] * slot_stride + lane[None, :]
-        key = tl.load(key_ptr + where, mask=mask, other=0.0).to(tl.float32)
-        value_where = block * value_block_stride + kv_head * value_head_stride + offset[:, None] * value_slot_stride + lane[None, :]
-        value = tl.load(value_ptr + value_where, mask=mask, other=0.0).to(tl.float32)
+        key = tl.load(key_ptr + where, mask=seen[:, None] & within[None, :], other=0.0).to(tl.float32)
+        value_where = block * value_block_stride + kv_head * value_head_stride + offset[:, None] * value_slot_stride + value_lane[None, :]
+        value = tl.load(value_ptr + value_where, mask=seen[:, None] & value_within[None, :], other=0.0).to(tl.float32)
         if MODE == "fp8":
             key = key * tl.load(key_scale_ptr)
             value = value * tl.load(value_scale_ptr)
@@ -85,7 +89,10 @@ def attend_kernel(
             scale_at = (block * BLOCK + offset) * kv_heads + kv_head
             key = key * tl.load(key_scale_ptr + scale_at, mask=seen, other=0.0)[:, None]
             value = value * tl.load(value_scale_ptr + scale_at, mask=seen, other=0.0)[:, None]
-        score = tl.where(seen, tl.sum(key * query[None, :], 1) * scale, float("-inf"))
+        score = tl.sum(key * query[None, :], 1) * scale
+        if CAPPED:
+            score = cap * (2.0 * tl.sigmoid(2.0 * score / cap) - 1.0)  # cap * tanh(score / cap)
+        score = tl.where(seen, score, float("-inf"))
         new_largest = tl.maximum(largest, tl.max(score, 0))
         shrink = tl.exp(largest - new_largest)
         weight = tl.exp(score - new_largest)
@@ -93,7 +100,8 @@ def attend_kernel(
         acc = acc * shrink + tl.sum(weight[:, None] * value, 0)
         largest = new_largest
     result = acc / tl.where(total > 0, total, 1.0)
-    tl.store(out_ptr + (row * tl.num_programs(1) + head) * HEAD + lane, result.to(out_ptr.dtype.element_ty), mask=within)
+    place = (row * tl.num_programs(1) + head) * VALUE_HEAD + value_lane
+    tl.store(out_ptr + place, result.to(out_ptr.dtype.element_ty), mask=value_within)
 
 
 @triton.jit

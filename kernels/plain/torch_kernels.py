@@ -13,10 +13,9 @@ class PlainTorch(PagedKernels):
 
     @classmethod
     def capabilities(cls) -> KernelCapabilities:
-        """Decode, prefill, windows and copies of unquantised pools."""
-        return KernelCapabilities(
-            dtypes=("float32", "bfloat16"), layouts=("NHD", "HND"), features=frozenset({"decode", "prefill", "copy", "window"})
-        )
+        """Everything on unquantised pools."""
+        features = frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla"})
+        return KernelCapabilities(dtypes=("float32", "bfloat16"), layouts=("NHD", "HND"), features=features)
 
     def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
         """Indexed assignment; padding is dropped first, since -1 would index the last block."""
@@ -35,9 +34,11 @@ class PlainTorch(PagedKernels):
         scale: float,
         query_lens: torch.Tensor | None = None,
         window: int | None = None,
+        sinks: torch.Tensor | None = None,
+        soft_cap: float | None = None,
     ) -> torch.Tensor:
         """Row by row over the gathered tokens."""
-        out = torch.zeros_like(query)
+        out = query.new_zeros((*query.shape[:-1], pool.value.shape[-1]))
         row_seq, row_position = query_rows(seq_lens, query_lens)
         for row, (seq, position) in enumerate(zip(row_seq.tolist(), row_position.tolist(), strict=True)):
             if position < 0:
@@ -49,7 +50,12 @@ class PlainTorch(PagedKernels):
             keys = pool.slot_view(pool.key)[block, offset].float().repeat_interleave(ratio, 1)
             values = pool.slot_view(pool.value)[block, offset].float().repeat_interleave(ratio, 1)
             scores = torch.einsum("hd,nhd->hn", query[row].float(), keys) * scale
-            out[row] = torch.einsum("hn,nhd->hd", scores.softmax(-1), values).to(out.dtype)
+            if soft_cap is not None:
+                scores = soft_cap * torch.tanh(scores / soft_cap)
+            if sinks is not None:
+                scores = torch.cat([scores, sinks.unsqueeze(-1)], -1)
+            weights = scores.softmax(-1)[:, : len(at)]
+            out[row] = torch.einsum("hn,nhd->hd", weights, values).to(out.dtype)
         return out
 
     def copy_blocks(self, pool: KVPool, pairs: torch.Tensor) -> None:

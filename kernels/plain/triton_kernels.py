@@ -21,7 +21,7 @@ class PlainTriton(PagedKernels):
             gqa_ratios=(1, 4),
             block_sizes=(1, 12, 16),
             layouts=("NHD", "HND"),
-            features=frozenset({"decode", "prefill", "copy", "window", "fp8", "int8"}),
+            features=frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8"}),
         )
 
     def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
@@ -40,8 +40,8 @@ class PlainTriton(PagedKernels):
                 head_stride,
                 pool.kv_heads,
                 BLOCK=pool.block_size,
-                HEAD=pool.head_size,
-                PADDED=triton.next_power_of_2(pool.head_size),
+                HEAD=source.shape[-1],
+                PADDED=triton.next_power_of_2(source.shape[-1]),
                 MODE=_mode(pool),
             )
 
@@ -55,21 +55,26 @@ class PlainTriton(PagedKernels):
         scale: float,
         query_lens: torch.Tensor | None = None,
         window: int | None = None,
+        sinks: torch.Tensor | None = None,
+        soft_cap: float | None = None,
     ) -> torch.Tensor:
         """One program for each query row and head."""
         row_seq, row_position = query_rows(seq_lens, query_lens)
-        out = torch.empty_like(query, memory_format=torch.contiguous_format)
+        value_size = pool.value.shape[-1]
+        out = query.new_empty((*query.shape[:-1], value_size))
         attend_kernel[(query.shape[0], query.shape[1])](
             query,
             pool.key,
             pool.value,
             pool.key if pool.key_scale is None else pool.key_scale,
             pool.value if pool.value_scale is None else pool.value_scale,
+            query if sinks is None else sinks,
             out,
             block_tables,
             row_seq,
             row_position,
             scale,
+            soft_cap or 1.0,
             query.stride(0),
             query.stride(1),
             block_tables.stride(0),
@@ -81,7 +86,11 @@ class PlainTriton(PagedKernels):
             PADDED_BLOCK=triton.next_power_of_2(pool.block_size),
             HEAD=pool.head_size,
             PADDED=triton.next_power_of_2(pool.head_size),
+            VALUE_HEAD=value_size,
+            VALUE_PADDED=triton.next_power_of_2(value_size),
             WINDOW=window or 0,
+            SINKS=sinks is not None,
+            CAPPED=soft_cap is not None,
             MODE=_mode(pool),
         )
         return out

@@ -35,8 +35,9 @@ def one(law: str, old: str, new: str, like: str = "") -> Fault:
 
 
 BLOCK_LOAD = "block = tl.load(table_ptr + seq * table_stride + index).to(tl.int64)"
-VALUE_LOAD = "tl.load(value_ptr + value_where, mask=mask, other=0.0)"
-KEY_LOAD = "tl.load(key_ptr + where, mask=mask, other=0.0)"
+SCORE = "tl.sum(key * query[None, :], 1) * scale"
+VALUE_LOAD = "tl.load(value_ptr + value_where, mask=seen[:, None] & value_within[None, :], other=0.0)"
+KEY_LOAD = "tl.load(key_ptr + where, mask=seen[:, None] & within[None, :], other=0.0)"
 
 FAULTS: dict[str, Fault] = {
     "attend multiplies block ids in 32 bits": one("no-address-overflow", BLOCK_LOAD, BLOCK_LOAD.removesuffix(".to(tl.int64)"), "B37"),
@@ -55,13 +56,13 @@ FAULTS: dict[str, Fault] = {
     "values are loaded without a mask": one(
         "reads-only-owned",
         VALUE_LOAD,
-        "tl.load(value_ptr + value_where, mask=within[None, :] & (offset < BLOCK)[:, None], other=0.0)",
+        "tl.load(value_ptr + value_where, mask=value_within[None, :] & (offset < BLOCK)[:, None], other=0.0)",
         "B35",
     ),
     "unmasked values are multiplied by zero": one(
         "garbage-independent",
         VALUE_LOAD + ".to(tl.float32)",
-        "tl.load(value_ptr + value_where, mask=within[None, :] & (offset < BLOCK)[:, None], other=0.0).to(tl.float32) * seen[:, None]",
+        "tl.load(value_ptr + value_where, mask=value_within[None, :] & (offset < BLOCK)[:, None], other=0.0).to(tl.float32) * seen[:, None]",
         "B32",
     ),
     "keys are loaded without a mask": one(
@@ -82,7 +83,7 @@ FAULTS: dict[str, Fault] = {
     "sums are not rescaled": one("paged-equals-contiguous", "acc = acc * shrink + ", "acc = acc + "),
     "scores are kept in bfloat16": one(
         "paged-equals-contiguous",
-        "tl.sum(key * query[None, :], 1) * scale",
+        SCORE,
         "(tl.sum(key * query[None, :], 1) * scale).to(tl.bfloat16).to(tl.float32)",
     ),
     "sums are kept in bfloat16": one(
@@ -95,12 +96,8 @@ FAULTS: dict[str, Fault] = {
         "weight = tl.exp(score - new_largest)",
         "weight = tl.exp(score - new_largest).to(tl.float16).to(tl.float32)",
     ),
-    "the softmax scale is forgotten": one(
-        "paged-equals-contiguous", "tl.sum(key * query[None, :], 1) * scale", "tl.sum(key * query[None, :], 1)"
-    ),
-    "the softmax scale is hard-wired": one(
-        "paged-equals-contiguous", "tl.sum(key * query[None, :], 1) * scale", "tl.sum(key * query[None, :], 1) / tl.sqrt(HEAD + 0.0)"
-    ),
+    "the softmax scale is forgotten": one("paged-equals-contiguous", SCORE, "tl.sum(key * query[None, :], 1)"),
+    "the softmax scale is hard-wired": one("paged-equals-contiguous", SCORE, "tl.sum(key * query[None, :], 1) / tl.sqrt(HEAD + 0.0)"),
     "at most 64 blocks are read": one(
         "paged-equals-contiguous", "(position + BLOCK) // BLOCK)", "tl.minimum((position + BLOCK) // BLOCK, first // BLOCK + 64))"
     ),
@@ -108,8 +105,8 @@ FAULTS: dict[str, Fault] = {
     "an empty sequence divides by zero": one("padding-inert", "tl.where(total > 0, total, 1.0)", "total"),
     "an empty sequence leaves its row unwritten": one(
         "padding-inert",
-        "    lane = tl.arange(0, PADDED)\n    within = lane < HEAD\n",
-        "    lane = tl.arange(0, PADDED)\n    within = lane < HEAD\n    if position < 0:\n        return\n",
+        "    position = tl.load(row_position_ptr + row)\n",
+        "    position = tl.load(row_position_ptr + row)\n    if position < 0:\n        return\n",
     ),
     "layouts are confused": one(
         "paged-equals-contiguous", "block, slot, head, _ = pool.slot_view(tensor).stride()", "block, slot, head, _ = tensor.stride()", "B40"
@@ -167,17 +164,35 @@ FAULTS: dict[str, Fault] = {
         "paged-equals-contiguous", BLOCK_LOAD, "block = tl.load(table_ptr + seq * tl.cdiv(position + 1, BLOCK) + index).to(tl.int64)"
     ),
     "heads of a row write over each other": one(
-        "writes-only-granted", "(row * tl.num_programs(1) + head) * HEAD", "row * tl.num_programs(1) * HEAD"
+        "writes-only-granted", "(row * tl.num_programs(1) + head) * VALUE_HEAD", "row * tl.num_programs(1) * VALUE_HEAD"
     ),
     "a batch takes another path": one(
         "batch-invariant",
-        "tl.sum(key * query[None, :], 1) * scale",
+        SCORE,
         "tl.where(tl.num_programs(0) == 1, tl.sum(key * query[None, :], 1) * scale, tl.sum(key * (query * scale)[None, :], 1))",
     ),
     "block parity leaks into scores": one(
         "rename-invariant",
-        "tl.sum(key * query[None, :], 1) * scale",
+        SCORE,
         "tl.sum(key * query[None, :], 1) * (scale * (1.0 + 4e-7 * (block % 2)))",
+    ),
+    "sinks are forgotten": one("paged-equals-contiguous", "largest = tl.load(sink_ptr + head)\n        total = 1.0", "total = 0.0"),
+    "sinks are scaled like scores": one("paged-equals-contiguous", "tl.load(sink_ptr + head)", "tl.load(sink_ptr + head) * scale"),
+    "sinks are those of key heads": one("paged-equals-contiguous", "tl.load(sink_ptr + head)", "tl.load(sink_ptr + kv_head)"),
+    "an empty sequence shows its sink": one(
+        "padding-inert", "result = acc / tl.where(total > 0, total, 1.0)", "result = acc / tl.where(total > 0, total, 1.0) + (position < 0)"
+    ),
+    "the soft cap is a hard one": one(
+        "paged-equals-contiguous", "cap * (2.0 * tl.sigmoid(2.0 * score / cap) - 1.0)", "tl.clamp(score, -cap, cap)"
+    ),
+    "the soft cap comes before the scale": one(
+        "paged-equals-contiguous",
+        "cap * (2.0 * tl.sigmoid(2.0 * score / cap) - 1.0)",
+        "cap * (2.0 * tl.sigmoid(2.0 * score / scale / cap) - 1.0) * scale",
+    ),
+    "the rotary part of a latent is not scored": one("paged-equals-contiguous", "HEAD=pool.head_size,\n", "HEAD=value_size,\n"),
+    "values of a latent are taken from its end": one(
+        "paged-equals-contiguous", "value_slot_stride + value_lane[None, :]", "value_slot_stride + value_lane[None, :] + HEAD - VALUE_HEAD"
     ),
     "prefill rows start at zero": one("paged-equals-contiguous", "((seq_lens - query_lens)[row_seq] + within)", "within"),
 }

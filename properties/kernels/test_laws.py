@@ -113,15 +113,48 @@ def test_a_converted_table_still_says_whom_a_program_serves() -> None:
     assert report.verdict == "held", str(report)
 
 
-class Sinking(PlainTorch):
+class Claiming(PlainTorch):
     @classmethod
     def capabilities(cls) -> KernelCapabilities:
-        return KernelCapabilities(features=frozenset({"decode", "sinks"}))
+        return KernelCapabilities(features=frozenset({"decode", "alibi"}))
 
 
 def test_a_feature_without_cases_is_not_called_held() -> None:
-    report = check_kernels(Sinking, budget_seconds=1)
-    assert report.law("feature sinks").verdict == "not-exercised"
+    report = check_kernels(Claiming, budget_seconds=1)
+    assert report.law("feature alibi").verdict == "not-exercised"
+
+
+class LatentsOnly(PlainTriton):
+    @classmethod
+    def capabilities(cls) -> KernelCapabilities:
+        return KernelCapabilities(gqa_ratios=(16,), features=frozenset({"mla", "copy"}), mla_sizes=((64, 16), (48, 8)))
+
+    def attend(self, pool, query, block_tables, seq_lens, *, scale) -> torch.Tensor:
+        assert pool.latent_size in (48, 64)
+        assert pool.value.data_ptr() == pool.key.data_ptr()
+        return super().attend(pool, query, block_tables, seq_lens, scale=scale)
+
+
+def test_kernels_of_latents_alone_are_given_nothing_else() -> None:
+    report = check_kernels(LatentsOnly, budget_seconds=1)
+    assert report.verdict == "held", str(report)
+    assert report.law("no-address-overflow").exercised == 3
+
+
+class WithoutExtras(PlainTriton):
+    """The signature of kernels that know neither sinks nor soft caps."""
+
+    @classmethod
+    def capabilities(cls) -> KernelCapabilities:
+        return KernelCapabilities(features=frozenset({"decode", "prefill", "window"}))
+
+    def attend(self, pool, query, block_tables, seq_lens, *, scale, query_lens=None, window=None) -> torch.Tensor:
+        return super().attend(pool, query, block_tables, seq_lens, scale=scale, query_lens=query_lens, window=window)
+
+
+def test_arguments_of_unclaimed_features_are_not_passed() -> None:
+    report = check_kernels(WithoutExtras, budget_seconds=1, laws={"paged-equals-contiguous"})
+    assert report.verdict == "held", str(report)
 
 
 def test_laws_are_asked_for_by_name() -> None:
