@@ -20,7 +20,7 @@ import triton
 from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
 from kvproof.kernels.paged.copy import copy_kernel
 from kvproof.kernels.paged.decode import decode_kernel
-from kvproof.kernels.paged.memory import INTEGERS, bits, block_runs, by_slot, latent_of, layers_view, slots_of
+from kvproof.kernels.paged.memory import INTEGERS, bits, block_runs, by_slot, layers_view, slots_of
 from kvproof.kernels.paged.merge import merge_kernel
 from kvproof.kernels.paged.mla import mla_kernel
 from kvproof.kernels.paged.move import move_kernel
@@ -53,6 +53,7 @@ class PagedTriton(PagedKernels):
             layouts=("NHD", "HND"),
             features=frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8"}),
             max_pool_bytes=2**40,
+            mla_sizes=((512, 64), (48, 24)),
         )
 
     def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
@@ -62,7 +63,7 @@ class PagedTriton(PagedKernels):
             return
         tile = max(1, 1024 // padded(head))
         stored_key, stored_value = self._stored(pool.key), self._stored(pool.value)
-        own_values = latent_of(pool) is None
+        own_values = pool.latent_size is None
         store_kernel[(triton.cdiv(tokens, tile), heads)](
             key, value, stored_key, stored_value, _or(pool.key_scale, stored_key), _or(pool.value_scale, stored_value), slots, tokens,
             key.stride(0), key.stride(1), value.stride(0), value.stride(1), *_strides(pool, pool.key), *_strides(pool, pool.value),
@@ -88,7 +89,7 @@ class PagedTriton(PagedKernels):
         out = torch.empty(*query.shape[:-1], pool.value.shape[-1], dtype=query.dtype, device=query.device)
         if out.numel() == 0:
             return out
-        if latent_of(pool) is not None:
+        if pool.latent_size is not None:
             self._decode_latent(pool, query, block_tables, seq_lens, out, scale)
             return out
         options = {
@@ -125,7 +126,7 @@ class PagedTriton(PagedKernels):
         """
         for name in ("key", "value", "key_scale", "value_scale"):
             tensors = [getattr(pool, name) for pool in pools]
-            if tensors[0] is None or tensors[0].dim() == 1 or (name == "value" and latent_of(pools[0]) is not None):
+            if tensors[0] is None or tensors[0].dim() == 1 or (name == "value" and pools[0].latent_size is not None):
                 continue
             together = layers_view(tensors)
             for layers in [together] if together is not None else [tensor.unsqueeze(0) for tensor in tensors]:
@@ -189,7 +190,7 @@ class PagedTriton(PagedKernels):
     ) -> None:
         seqs, heads, latent = out.shape
         rope = query.shape[2] - latent
-        tiles = mla_tiles(self._target_of(query), heads, latent, query.dtype)
+        tiles = mla_tiles(self._target_of(query), heads, query.dtype)
         parts = self._parts(tables, pool.block_size, tiles, 0, out)
         mla_kernel[(triton.cdiv(heads, tiles.rows), parts.splits, seqs)](
             query, pool.key, out, parts.partial, parts.stats, tables, lens, heads, scale,

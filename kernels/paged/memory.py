@@ -60,15 +60,9 @@ def slots_of(block_tables: torch.Tensor, seq_lens: torch.Tensor, block_size: int
     return torch.where(position < seq_lens.view(-1, 1), slots, -1).flatten()
 
 
-def latent_of(pool: KVPool) -> int | None:
-    """The latent size of a pool for MLA, whose values are the first elements of its keys; None for a pool with values of its own."""
-    latent = int(pool.value.shape[-1])
-    return latent if latent != pool.key.shape[-1] else None
-
-
 def by_slot(pool: KVPool) -> list[torch.Tensor]:
     """Everything that belongs to slots, each once: `[blocks, block_size, kv_heads, elements]`, a scale being one element."""
     tensors = [pool.slot_view(pool.key)]
-    if latent_of(pool) is None:
+    if pool.latent_size is None:
         tensors.append(pool.slot_view(pool.value))
     return tensors + [scale.unsqueeze(-1) for scale in (pool.key_scale, pool.value_scale) if scale is not None and scale.dim() > 1]

@@ -69,7 +69,7 @@ def prefill_tiles(target: Target, ratio: int, head: int, compute: torch.dtype) -
     return Tiles(max(128, padded(ratio)), 64, 8, 3)
 
 
-def mla_tiles(target: Target, heads: int, latent: int, compute: torch.dtype) -> Tiles:
+def mla_tiles(target: Target, heads: int, compute: torch.dtype) -> Tiles:
     """Up to 64 query heads, whose outputs fill the registers of eight warps at a latent of 512."""
     rows = min(padded(heads), 64 if compute != torch.float32 else 16)
     return Tiles(rows, 32 if compute != torch.float32 else 16, 8, 2)

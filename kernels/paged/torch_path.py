@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
-from kvproof.kernels.paged.memory import by_slot, latent_of, slots_of
+from kvproof.kernels.paged.memory import by_slot, slots_of
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 """The largest number of each quantised type."""
@@ -30,6 +30,7 @@ class PagedTorch(PagedKernels):
             layouts=("NHD", "HND"),
             features=frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8"}),
             max_pool_bytes=2**40,
+            mla_sizes=((512, 64), (48, 24)),
         )
 
     def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
@@ -37,7 +38,7 @@ class PagedTorch(PagedKernels):
         real = slots >= 0
         block, offset = slots[real] // pool.block_size, slots[real] % pool.block_size
         parts = [(key, pool.key, pool.key_scale), (value, pool.value, pool.value_scale)]
-        for source, tensor, scale in parts[: 2 if latent_of(pool) is None else 1]:
+        for source, tensor, scale in parts[: 2 if pool.latent_size is None else 1]:
             rows = source[real].float()
             if scale is not None:
                 rows = rows / self._scale(scale, rows, tensor.dtype, block, offset)
