@@ -128,9 +128,7 @@ class PagedTriton(PagedKernels):
             tensors = [getattr(pool, name) for pool in pools]
             if tensors[0] is None or tensors[0].dim() == 1 or (name == "value" and pools[0].latent_size is not None):
                 continue
-            together = layers_view(tensors)
-            for layers in [together] if together is not None else [tensor.unsqueeze(0) for tensor in tensors]:
-                _copy(bits(layers), pairs)
+            copy_tensors(tensors, pairs)
 
     def gather(self, pool: KVPool, slots: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Stored keys and values of `slots` `[tokens]` int64 as `[tokens, kv_heads, head_size]`, bit by bit, and where each token has scales
@@ -262,6 +260,15 @@ def _scales(pool: KVPool) -> str:
     if pool.key_scale is None:
         return "none"
     return "pool" if pool.key_scale.dim() == 1 else "token"
+
+
+def copy_tensors(tensors: Sequence[torch.Tensor], pairs: torch.Tensor) -> None:
+    """The same block pairs in several tensors `[blocks, ...]` of up to four dimensions: one launch where they lie at equal distances in one
+    storage, otherwise one for each.
+    """
+    together = layers_view(tensors)
+    for layers in [together] if together is not None else [tensor.unsqueeze(0) for tensor in tensors]:
+        _copy(bits(layers), pairs)
 
 
 def _copy(layers: torch.Tensor, pairs: torch.Tensor) -> None:
