@@ -1,0 +1,305 @@
+"""The Triton kernels behind the contract: `PagedTriton` launches them on a GPU, or on the IR machine while one is installed.
+
+    kernels = PagedTriton()
+    kernels.store(pool, key, value, slots)
+    out = kernels.attend(pool, query, block_tables, seq_lens, scale=head**-0.5)
+    kernels.copy_blocks(pool, pairs)
+
+No call waits for the device or reads a tensor on the host: every launch depends on shapes alone and can be captured in a graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+
+from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
+from kvproof.kernels.paged.copy import copy_kernel
+from kvproof.kernels.paged.decode import decode_kernel
+from kvproof.kernels.paged.memory import INTEGERS, bits, block_runs, by_slot, layers_view, slots_of
+from kvproof.kernels.paged.merge import merge_kernel
+from kvproof.kernels.paged.mla import mla_kernel
+from kvproof.kernels.paged.move import move_kernel
+from kvproof.kernels.paged.plan import PrefillPlan, plan_prefill
+from kvproof.kernels.paged.prefill import prefill_kernel
+from kvproof.kernels.paged.sizes import SPLIT_TOKENS, Target, Tiles, decode_tiles, mla_tiles, padded, prefill_tiles, target_of
+from kvproof.kernels.paged.store import store_kernel
+
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""The largest number of each quantised type, which a row's largest magnitude is stored as."""
+
+
+class PagedTriton(PagedKernels):
+    """`split_tokens`: tokens of one split of a decode, rounded up to whole tiles. A fixed number keeps every row's bits independent of the batch."""
+
+    split_tokens = SPLIT_TOKENS
+
+    def __init__(self, target: Target | None = None) -> None:
+        """`target`: compile for this kind of device, whatever the tensors lie on; None for the kind that they do lie on."""
+        self._target = target
+
+    @classmethod
+    def capabilities(cls) -> KernelCapabilities:
+        """What the suite may ask for; any head size up to 256, any ratio up to 128 and any block size is taken."""
+        return KernelCapabilities(
+            dtypes=("float16", "bfloat16", "float32"),
+            head_sizes=(64, 80, 128, 40),
+            gqa_ratios=(1, 4, 7),
+            block_sizes=(16, 1, 12, 256),
+            layouts=("NHD", "HND"),
+            features=frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8"}),
+            max_pool_bytes=2**40,
+            mla_sizes=((512, 64), (48, 24)),
+        )
+
+    def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+        """One launch for keys, values and their scales."""
+        tokens, heads, head = key.shape
+        if tokens == 0:
+            return
+        tile = max(1, 1024 // padded(head))
+        stored_key, stored_value = self._stored(pool.key), self._stored(pool.value)
+        own_values = pool.latent_size is None
+        store_kernel[(triton.cdiv(tokens, tile), heads)](
+            key, value, stored_key, stored_value, _or(pool.key_scale, stored_key), _or(pool.value_scale, stored_value), slots, tokens,
+            key.stride(0), key.stride(1), value.stride(0), value.stride(1), *_strides(pool, pool.key), *_strides(pool, pool.value),
+            BLOCK=pool.block_size, HEAD=head, PADDED=padded(head), TILE=tile, SCALES=_scales(pool), LIMIT=LARGEST.get(pool.key.dtype, 1.0),
+            VALUES=own_values, num_warps=4,
+        )  # fmt: skip
+
+    def attend(
+        self,
+        pool: KVPool,
+        query: torch.Tensor,
+        block_tables: torch.Tensor,
+        seq_lens: torch.Tensor,
+        *,
+        scale: float,
+        query_lens: torch.Tensor | None = None,
+        window: int | None = None,
+        sinks: torch.Tensor | None = None,
+        soft_cap: float | None = None,
+        plan: PrefillPlan | None = None,
+    ) -> torch.Tensor:
+        """Decode, or with `query_lens` prefill. `plan`: `prefill_plan` of these query lengths, where several layers share it."""
+        out = torch.empty(*query.shape[:-1], pool.value.shape[-1], dtype=query.dtype, device=query.device)
+        if out.numel() == 0:
+            return out
+        if pool.latent_size is not None:
+            self._decode_latent(pool, query, block_tables, seq_lens, out, scale)
+            return out
+        options = {
+            "RATIO": query.shape[1] // pool.kv_heads,
+            "BLOCK": pool.block_size,
+            "HEAD": pool.head_size,
+            "PADDED": padded(pool.head_size),
+            "WINDOW": window or 0,
+            "SCALES": _scales(pool),
+            "SINKS": sinks is not None,
+            "CAPPED": soft_cap is not None,
+        }
+        sinks, soft_cap = query if sinks is None else sinks, soft_cap or 1.0
+        if query_lens is None:
+            self._decode(pool, query, block_tables, seq_lens, sinks, out, scale, soft_cap, options)
+        else:
+            plan = plan or self.prefill_plan(pool, query, query_lens)
+            self._prefill(pool, query, block_tables, seq_lens, query_lens, plan, sinks, out, scale, soft_cap, options)
+        return out
+
+    def prefill_plan(self, pool: KVPool, query: torch.Tensor, query_lens: torch.Tensor) -> PrefillPlan:
+        """Which tile of a prefill is whose; it depends on the query lengths, not on the layer."""
+        ratio = query.shape[1] // pool.kv_heads
+        tiles = prefill_tiles(self._target_of(query), ratio, pool.head_size, query.dtype)
+        return plan_prefill(query_lens, query.shape[0], tiles.rows // ratio)
+
+    def copy_blocks(self, pool: KVPool, pairs: torch.Tensor) -> None:
+        """One layer; see `copy_layers`."""
+        self.copy_layers([pool], pairs)
+
+    def copy_layers(self, pools: Sequence[KVPool], pairs: torch.Tensor) -> None:
+        """The same block pairs in the pools of all layers: one launch for keys, one for values and one for each kind of scale where the layers
+        lie at equal distances in one storage, otherwise one for each layer.
+        """
+        for name in ("key", "value", "key_scale", "value_scale"):
+            tensors = [getattr(pool, name) for pool in pools]
+            if tensors[0] is None or tensors[0].dim() == 1 or (name == "value" and pools[0].latent_size is not None):
+                continue
+            copy_tensors(tensors, pairs)
+
+    def gather(self, pool: KVPool, slots: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Stored keys and values of `slots` `[tokens]` int64 as `[tokens, kv_heads, head_size]`, bit by bit, and where each token has scales
+        those, `[tokens, kv_heads, 1]`. A latent comes once, as a key. A slot of -1 gives zeros.
+        """
+        own = torch.arange(len(slots), device=slots.device)
+        found: list[torch.Tensor] = []
+        for tensor in by_slot(pool):
+            rows = torch.zeros(len(slots), *tensor.shape[2:], dtype=tensor.dtype, device=tensor.device)
+            _move(tensor, rows.unsqueeze(1), slots, own)
+            found.append(rows)
+        return tuple(found)
+
+    def scatter(self, pool: KVPool, rows: Sequence[torch.Tensor], slots: torch.Tensor) -> None:
+        """The inverse: what `gather` returned, to `slots`."""
+        own = torch.arange(len(slots), device=slots.device)
+        for tensor, values in zip(by_slot(pool), rows, strict=True):
+            _move(values.unsqueeze(1), tensor, own, slots)
+
+    def move(self, source: KVPool, target: KVPool, source_slots: torch.Tensor, target_slots: torch.Tensor) -> None:
+        """Token rows from one pool to another of any layout and block size: export, import, swap and changes of layout. For a change of shards
+        give pools whose tensors are views of the heads that they share.
+        """
+        for origin, goal in zip(by_slot(source), by_slot(target), strict=True):
+            _move(origin, goal, source_slots, target_slots)
+
+    @staticmethod
+    def slots(block_tables: torch.Tensor, seq_lens: torch.Tensor, block_size: int) -> torch.Tensor:
+        """The slots of all tokens, `[seqs * max_blocks * block_size]` int64 in order, -1 where a sequence has ended: for gather and scatter."""
+        return slots_of(block_tables, seq_lens, block_size)
+
+    def _target_of(self, tensor: torch.Tensor) -> Target:
+        return self._target or target_of(tensor.device)
+
+    def _stored(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The pool as kernels take it: e4m3 as its bits on devices that have no such type."""
+        return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn and not self._target_of(tensor).e4m3 else tensor
+
+    def _decode(
+        self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, sinks: torch.Tensor, out: torch.Tensor,
+        scale: float, soft_cap: float, options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        tiles = decode_tiles(self._target_of(query), options["RATIO"], pool.head_size, query.dtype)
+        parts = self._parts(tables, pool.block_size, tiles, options["WINDOW"], out)
+        key, value = self._stored(pool.key), self._stored(pool.value)
+        decode_kernel[(pool.kv_heads, parts.splits, len(query))](
+            query, key, value, _or(pool.key_scale, key), _or(pool.value_scale, value), sinks, out, parts.partial, parts.stats, tables, lens,
+            scale, soft_cap, query.stride(0), query.stride(1), tables.stride(0), *_strides(pool, key), *_strides(pool, value),
+            ROWS=tiles.rows, TILE=tiles.tile, SPLIT=parts.tokens, SINGLE=parts.splits == 1, STAGES=tiles.stages, num_warps=tiles.warps,
+            **options,
+        )  # fmt: skip
+        if parts.splits > 1:
+            _merge(parts, tiles, sinks, out, lens, WINDOW=options["WINDOW"], SINKS=options["SINKS"])
+
+    def _decode_latent(
+        self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, out: torch.Tensor, scale: float
+    ) -> None:
+        seqs, heads, latent = out.shape
+        rope = query.shape[2] - latent
+        tiles = mla_tiles(self._target_of(query), heads, query.dtype)
+        parts = self._parts(tables, pool.block_size, tiles, 0, out)
+        mla_kernel[(triton.cdiv(heads, tiles.rows), parts.splits, seqs)](
+            query, pool.key, out, parts.partial, parts.stats, tables, lens, heads, scale,
+            query.stride(0), query.stride(1), tables.stride(0), *_strides(pool, pool.key)[:2],
+            ROWS=tiles.rows, BLOCK=pool.block_size, LATENT=latent, PADDED=padded(latent), ROPE=rope, PADDED_ROPE=padded(rope),
+            TILE=tiles.tile, SPLIT=parts.tokens, SINGLE=parts.splits == 1, STAGES=tiles.stages, num_warps=tiles.warps,
+        )  # fmt: skip
+        if parts.splits > 1:
+            _merge(parts, tiles, out, out, lens, WINDOW=0, SINKS=False)
+
+    def _parts(self, tables: torch.Tensor, block_size: int, tiles: Tiles, window: int, out: torch.Tensor) -> _Parts:
+        """How many splits the widest sequence of such a table can need, and where they leave their parts."""
+        tokens = triton.cdiv(self.split_tokens, tiles.tile) * tiles.tile
+        longest = tables.shape[1] * block_size
+        if window:
+            longest = min(longest, window + tiles.tile - 1)
+        splits = max(1, triton.cdiv(longest, tokens))
+        if splits == 1:
+            return _Parts(tokens, 1, out, out)
+        seqs, heads, head = out.shape
+        partial = torch.empty(seqs, heads, splits, head, dtype=torch.float32, device=out.device)
+        return _Parts(tokens, splits, partial, torch.empty(seqs, heads, splits, 2, dtype=torch.float32, device=out.device))
+
+    def _prefill(
+        self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, query_lens: torch.Tensor, plan: PrefillPlan,
+        sinks: torch.Tensor, out: torch.Tensor, scale: float, soft_cap: float, options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        tiles = prefill_tiles(self._target_of(query), options["RATIO"], pool.head_size, query.dtype)
+        key, value = self._stored(pool.key), self._stored(pool.value)
+        prefill_kernel[(len(plan.tile_seq), pool.kv_heads)](
+            query, key, value, _or(pool.key_scale, key), _or(pool.value_scale, value), sinks, out, tables, lens, query_lens,
+            plan.query_starts, plan.tile_seq, plan.tile_first, query.shape[0], scale, soft_cap,
+            query.stride(0), query.stride(1), tables.stride(0), *_strides(pool, key), *_strides(pool, value),
+            ROWS=tiles.rows, TILE=tiles.tile, STAGES=tiles.stages, num_warps=tiles.warps, **options,
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """A decode in `splits` of `tokens` each. `partial` `[seqs, q_heads, splits, head_size]` and `stats` `[.., 2]`, float32; of a single split
+    nothing is kept.
+    """
+
+    tokens: int
+    splits: int
+    partial: torch.Tensor
+    stats: torch.Tensor
+
+
+def _merge(parts: _Parts, tiles: Tiles, sinks: torch.Tensor, out: torch.Tensor, lens: torch.Tensor, **constants: Any) -> None:  # noqa: ANN401
+    seqs, heads, head = out.shape
+    merge_kernel[(heads, seqs)](
+        parts.partial, parts.stats, sinks, out, lens, parts.splits, HEAD=head, PADDED=padded(head), TILE=tiles.tile, SPLIT=parts.tokens,
+        CHUNK=8, num_warps=2, **constants,
+    )  # fmt: skip
+
+
+def _or(tensor: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
+    """A pointer that the kernel does not follow still needs a tensor."""
+    return other if tensor is None else tensor
+
+
+def _strides(pool: KVPool, tensor: torch.Tensor) -> tuple[int, int, int]:
+    block, slot, head, _ = pool.slot_view(tensor).stride()
+    return block, slot, head
+
+
+def _scales(pool: KVPool) -> str:
+    if pool.key_scale is None:
+        return "none"
+    return "pool" if pool.key_scale.dim() == 1 else "token"
+
+
+def copy_tensors(tensors: Sequence[torch.Tensor], pairs: torch.Tensor) -> None:
+    """The same block pairs in several tensors `[blocks, ...]` of up to four dimensions: one launch where they lie at equal distances in one
+    storage, otherwise one for each.
+    """
+    together = layers_view(tensors)
+    for layers in [together] if together is not None else [tensor.unsqueeze(0) for tensor in tensors]:
+        _copy(bits(layers), pairs)
+
+
+def _copy(layers: torch.Tensor, pairs: torch.Tensor) -> None:
+    if len(pairs) == 0:
+        return
+    outer_stride, inner_stride, inner, run = block_runs(layers.shape[2:], layers.stride()[2:])
+    size = layers[0, 0].numel()
+    tile = min(4096 // layers.element_size() * 2, padded(size))
+    copy_kernel[(len(pairs), triton.cdiv(size, tile), layers.shape[0])](
+        layers,
+        pairs,
+        layers.stride(0),
+        layers.stride(1),
+        outer_stride,
+        inner_stride,
+        INNER=inner,
+        RUN=run,
+        SIZE=size,
+        TILE=tile,
+        num_warps=4,
+    )
+
+
+def _move(source: torch.Tensor, target: torch.Tensor, source_slots: torch.Tensor, target_slots: torch.Tensor) -> None:
+    """Both tensors `[blocks, block_size, heads, elements]`, of any strides but the last."""
+    if len(source_slots) == 0:
+        return
+    heads, head = source.shape[2:]
+    kind = INTEGERS[source.element_size()]
+    tile = max(1, 2048 // padded(head))
+    move_kernel[(triton.cdiv(len(source_slots), tile), heads)](
+        source.view(kind), target.view(kind), source_slots, target_slots, len(source_slots), *source.stride()[:3], *target.stride()[:3],
+        SOURCE_BLOCK=source.shape[1], TARGET_BLOCK=target.shape[1], HEAD=head, PADDED=padded(head), TILE=tile, num_warps=4,
+    )  # fmt: skip

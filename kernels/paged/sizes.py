@@ -1,0 +1,75 @@
+"""Tile sizes, warps and pipeline stages: host arithmetic that depends on shapes and the device's kind alone, never on data, so that captured
+graphs can use it. docs/compiled-kernels.md lists what the compiler makes of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import torch
+
+SPLIT_TOKENS = 1024
+"""Tokens of one split of a decode. The merge then moves less than two bytes for each hundred that the splits read (eight query heads of 128 for
+each key head), and a batch of one at 8192 tokens still gives 64 programs with 8 key heads."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What of a device decides sizes: `backend` "cuda" or "hip", whether kernels may use the type e4m3, bytes of shared memory."""
+
+    backend: str = "cuda"
+    e4m3: bool = True
+    shared_bytes: int = 227 << 10
+
+
+@functools.cache
+def target_of(device: torch.device) -> Target:
+    """The target of a torch device. What is no GPU is the IR machine, which has e4m3 and no limits.
+
+    NVIDIA has e4m3 from compute capability 8.9 on; of AMD's kinds gfx950 has it, and gfx942 another one.
+    """
+    if device.type != "cuda":
+        return Target()
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip:
+        newest = str(properties.gcnArchName).startswith("gfx95")
+        return Target("hip", newest, (160 if newest else 64) << 10)
+    return Target("cuda", (properties.major, properties.minor) >= (8, 9), int(properties.shared_memory_per_block_optin))
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+    """`rows` of queries and `tile` tokens of keys in one step; `warps` and pipeline `stages` of the program."""
+
+    rows: int
+    tile: int
+    warps: int
+    stages: int
+
+
+def padded(size: int) -> int:
+    """The power of two at or above `size`, at least the 16 that a tensor core takes."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+def decode_tiles(target: Target, ratio: int, head: int, compute: torch.dtype) -> Tiles:
+    """Rows for the query heads of one key head; tiles of 16 KiB at most, so that several programs share a processor."""
+    wide = padded(head) * compute.itemsize
+    tile = max(16, min(128, (16 << 10) // wide))
+    return Tiles(padded(ratio), tile, 4 if padded(ratio) <= 32 else 8, 4 if wide <= 256 else 3)
+
+
+def prefill_tiles(target: Target, ratio: int, head: int, compute: torch.dtype) -> Tiles:
+    """128 query rows and 64 keys, halved where registers or shared memory would not hold them."""
+    if compute == torch.float32:
+        return Tiles(max(32, padded(ratio)), 32 if padded(head) <= 128 else 16, 4, 2)
+    if padded(head) > 128:
+        return Tiles(max(64, padded(ratio)), 32, 8, 2)
+    return Tiles(max(128, padded(ratio)), 64, 8, 3)
+
+
+def mla_tiles(target: Target, heads: int, compute: torch.dtype) -> Tiles:
+    """Up to 64 query heads, whose outputs fill the registers of eight warps at a latent of 512."""
+    rows = min(padded(heads), 64 if compute != torch.float32 else 16)
+    return Tiles(rows, 32 if compute != torch.float32 else 16, 8, 2)

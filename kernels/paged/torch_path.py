@@ -1,0 +1,158 @@
+"""The same kernels in plain torch, for devices that Triton does not run on and as a second opinion where it does.
+
+One sequence at a time, float32 throughout: clear rather than fast. Lengths are read on the host, so it cannot be captured in a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
+from kvproof.kernels.paged.memory import by_slot, slots_of
+
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""The largest number of each quantised type."""
+
+
+class PagedTorch(PagedKernels):
+    """Takes what `PagedTriton` takes and returns the same within the bounds of the reference."""
+
+    @classmethod
+    def capabilities(cls) -> KernelCapabilities:
+        """As `PagedTriton`."""
+        return KernelCapabilities(
+            dtypes=("float32", "float16", "bfloat16"),
+            head_sizes=(64, 80),
+            gqa_ratios=(1, 4),
+            block_sizes=(16, 1, 12),
+            layouts=("NHD", "HND"),
+            features=frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8"}),
+            max_pool_bytes=2**40,
+            mla_sizes=((512, 64), (48, 24)),
+        )
+
+    def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+        """Indexed assignment; padded lanes are dropped first, since -1 would be the last block. A latent is written with its key."""
+        real = slots >= 0
+        block, offset = slots[real] // pool.block_size, slots[real] % pool.block_size
+        parts = [(key, pool.key, pool.key_scale), (value, pool.value, pool.value_scale)]
+        for source, tensor, scale in parts[: 2 if pool.latent_size is None else 1]:
+            rows = source[real].float()
+            if scale is not None:
+                rows = rows / self._scale(scale, rows, tensor.dtype, block, offset)
+                limit = LARGEST[tensor.dtype]
+                rows = (rows.round() if tensor.dtype == torch.int8 else rows).clamp(-limit, limit)
+            pool.slot_view(tensor)[block, offset] = rows.to(tensor.dtype)
+
+    @staticmethod
+    def _scale(scale: torch.Tensor, rows: torch.Tensor, kind: torch.dtype, block: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+        """The pool's scale, or one for each row and head, which is chosen and stored here."""
+        if scale.dim() == 1:
+            return scale
+        largest = rows.abs().amax(-1)
+        chosen = torch.where(largest > 0, largest / LARGEST[kind], 1.0)
+        scale[block, offset] = chosen
+        return chosen.unsqueeze(-1)
+
+    def attend(
+        self,
+        pool: KVPool,
+        query: torch.Tensor,
+        block_tables: torch.Tensor,
+        seq_lens: torch.Tensor,
+        *,
+        scale: float,
+        query_lens: torch.Tensor | None = None,
+        window: int | None = None,
+        sinks: torch.Tensor | None = None,
+        soft_cap: float | None = None,
+    ) -> torch.Tensor:
+        """Each sequence's tokens gathered by its table, then softmax over what each query sees."""
+        out = torch.zeros(*query.shape[:-1], pool.value.shape[-1], dtype=query.dtype, device=query.device)
+        row = 0
+        for seq, length in enumerate(seq_lens.tolist()):
+            count = 1 if query_lens is None else int(query_lens[seq])
+            if length and count:
+                slots = slots_of(block_tables[seq : seq + 1], seq_lens[seq : seq + 1], pool.block_size)[:length]
+                key, value = self._rows(pool, slots, key=True), self._rows(pool, slots, key=False)
+                position = torch.arange(length - count, length, device=query.device)
+                rows = query[row : row + count].float()
+                out[row : row + count] = _attention(rows, key, value, position, scale, window, sinks, soft_cap).to(out.dtype)
+            row += count
+        return out
+
+    @staticmethod
+    def _rows(pool: KVPool, slots: torch.Tensor, *, key: bool) -> torch.Tensor:
+        """Keys or values `[tokens, kv_heads, head_size]` float32, scales applied."""
+        block, offset = slots // pool.block_size, slots % pool.block_size
+        rows = pool.slot_view(pool.key if key else pool.value)[block, offset].float()
+        scale = pool.key_scale if key else pool.value_scale
+        if scale is None:
+            return rows
+        return rows * (scale if scale.dim() == 1 else scale[block, offset].unsqueeze(-1))
+
+    def copy_blocks(self, pool: KVPool, pairs: torch.Tensor) -> None:
+        """One layer; see `copy_layers`."""
+        self.copy_layers([pool], pairs)
+
+    def copy_layers(self, pools: Sequence[KVPool], pairs: torch.Tensor) -> None:
+        """The same block pairs in the pools of all layers."""
+        for pool in pools:
+            for tensor in (pool.key, pool.value, pool.key_scale, pool.value_scale):
+                if tensor is not None and tensor.dim() > 1:
+                    tensor[pairs[:, 1]] = tensor[pairs[:, 0]]
+
+    def gather(self, pool: KVPool, slots: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """As `PagedTriton.gather`."""
+        real = slots >= 0
+        block, offset = slots[real] // pool.block_size, slots[real] % pool.block_size
+        found = []
+        for tensor in by_slot(pool):
+            rows = torch.zeros(len(slots), *tensor.shape[2:], dtype=tensor.dtype, device=tensor.device)
+            rows[real] = tensor[block, offset]
+            found.append(rows)
+        return tuple(found)
+
+    def scatter(self, pool: KVPool, rows: Sequence[torch.Tensor], slots: torch.Tensor) -> None:
+        """As `PagedTriton.scatter`."""
+        real = slots >= 0
+        block, offset = slots[real] // pool.block_size, slots[real] % pool.block_size
+        for tensor, values in zip(by_slot(pool), rows, strict=True):
+            tensor[block, offset] = values[real]
+
+    def move(self, source: KVPool, target: KVPool, source_slots: torch.Tensor, target_slots: torch.Tensor) -> None:
+        """As `PagedTriton.move`."""
+        both = (source_slots >= 0) & (target_slots >= 0)
+        self.scatter(target, self.gather(source, source_slots[both]), target_slots[both])
+
+    @staticmethod
+    def slots(block_tables: torch.Tensor, seq_lens: torch.Tensor, block_size: int) -> torch.Tensor:
+        """As `PagedTriton.slots`."""
+        return slots_of(block_tables, seq_lens, block_size)
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    position: torch.Tensor,
+    scale: float,
+    window: int | None,
+    sinks: torch.Tensor | None,
+    soft_cap: float | None,
+) -> torch.Tensor:
+    """Queries `[rows, q_heads, head]` at `position` `[rows]` over keys and values `[tokens, kv_heads, head]`."""
+    ratio, at = query.shape[1] // key.shape[1], torch.arange(len(key), device=key.device)
+    score = torch.einsum("rhd,nhd->hrn", query, key.repeat_interleave(ratio, 1)) * scale
+    if soft_cap is not None:
+        score = soft_cap * torch.tanh(score / soft_cap)
+    hidden = at > position.view(-1, 1)
+    if window is not None:
+        hidden |= at <= position.view(-1, 1) - window
+    score = score.masked_fill(hidden, float("-inf"))
+    if sinks is not None:
+        score = torch.cat([score, sinks.view(-1, 1, 1).expand(-1, len(query), 1)], -1)
+    weight = score.softmax(-1)[..., : len(key)]
+    return torch.einsum("hrn,nhd->rhd", weight, value.repeat_interleave(ratio, 1))
