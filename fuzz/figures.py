@@ -134,7 +134,9 @@ class Gauge:
             self._last_at = step.at
             if self._first_at is None:
                 self._first_at = step.at - (step.took or 0)
-        if isinstance(outcome, OutOfBlocksSeen | RefusedSeen | Raised):
+        if outcome is None and not isinstance(op, Release):
+            pass
+        elif isinstance(outcome, OutOfBlocksSeen | RefusedSeen | Raised):
             self._failed[outcome.__struct_config__.tag] += 1  # type: ignore[index]
         elif isinstance(op, Extend) and isinstance(outcome, Grant):
             self._count_extend(op, outcome, spec)
@@ -146,9 +148,10 @@ class Gauge:
         if cached is not None and cached.left and not isinstance(op, Evict | Reset):
             self._counts["evicted"] += len(cached.left)
         held = len(spec.owners)
-        self._most_held = max(self._most_held, held)
-        if self._operations.total() % 64 == 0 or step.number < 64:  # the total walks all kinds of operations
-            self._maybe_sample(step, spec, held)
+        if held > self._most_held:
+            self._most_held = held
+        if step.number >= self._next:
+            self._take_sample(step, spec, held)
 
     def _count_extend(self, op: Extend, grant: Grant, spec: Spec) -> None:
         sequence = spec.live.get(op.seq)
@@ -165,9 +168,7 @@ class Gauge:
         if took > self._longest.get(name, 0):
             self._longest[name] = took
 
-    def _maybe_sample(self, step: Step, spec: Spec, held: int) -> None:
-        if step.number < self._next:
-            return
+    def _take_sample(self, step: Step, spec: Spec, held: int) -> None:
         self._samples.append(self._sample(step, spec))
         if len(self._samples) >= MOST_SAMPLES:
             del self._samples[1::2]

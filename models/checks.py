@@ -135,6 +135,10 @@ def room(spec: Spec, sequence: Sequence, out: Pass) -> None:
 
 def no_aliasing(spec: Spec) -> None:
     """Sequences list one block only at the same place and where their committed tokens in it agree."""
+    if len(spec.seen.holding) > 1:
+        spec.exercised["no-aliasing"] += 1
+    if not spec.agenda.shared and not spec.seen.orphaned:
+        return
     owners = spec.owners
     suspects: dict[int, set[Entry]] = {}
     for entry in spec.agenda.shared:
@@ -147,8 +151,6 @@ def no_aliasing(spec: Spec) -> None:
         first, *others = owners[block]
         for other in others if first in suspects[block] else [entry for entry in others if entry in suspects[block]]:
             _may_share(spec, block, first, other)
-    if len(spec.seen.holding) > 1:
-        spec.exercised["no-aliasing"] += 1
 
 
 def _listed_at(spec: Spec, entry: Entry) -> int | None:
@@ -722,8 +724,9 @@ def _lies_above(spec: Spec, out: Evicted, kept: int) -> bool:
 def books(spec: Spec, op: Op) -> None:
     """The cache's own books agree with what its tables show."""
     seen = spec.seen.books
-    for field in BOOKS:
-        spec.exercised[f"books:{field}"] += getattr(seen, field) is not None
+    for field, told in BOOKS.items():
+        if getattr(seen, field) is not None:
+            spec.exercised[told] += 1
     if seen.refcounts is not None:
         refcounts(spec, seen.refcounts)
     if seen.free is None:
@@ -739,7 +742,10 @@ def refcounts(spec: Spec, counts: dict[int, int]) -> None:
     """Each count lies between the table entries that list the block and those plus the device work that may pin it."""
     agenda = spec.agenda
     spec.exercised["refcount-equals-holders"] += bool(spec.owners)
-    for block in sorted(agenda.counts.union(agenda.loosened(agenda.surplus)) & spec.universe):
+    blocks = agenda.counts
+    if agenda.surplus:
+        blocks = blocks.union(agenda.loosened(agenda.surplus))
+    for block in sorted(blocks & spec.universe) if blocks else ():
         count, listed = counts.get(block, 0), len(spec.owners.get(block, ()))
         if count == listed:
             agenda.surplus.discard(block)
@@ -758,8 +764,10 @@ def refcounts(spec: Spec, counts: dict[int, int]) -> None:
 def free_list(spec: Spec, op: Op, free: dict[int, int]) -> None:
     """A free block is listed once, by nobody else, and no device work touches it."""
     law = "release-once" if isinstance(op, Release) else "pool-conserved"
-    launched = [block for out in spec.agenda.launched for block in out.blocks if block in free]
-    for block in sorted(free.keys() & spec.agenda.places.union(launched)):
+    blocks = spec.agenda.places
+    if spec.agenda.launched:
+        blocks = blocks.union(block for out in spec.agenda.launched for block in out.blocks)
+    for block in sorted(block for block in blocks if block in free) if blocks else ():
         if free[block] > 1:
             raise Broken(law, f"block {block} is on the free list twice")
         if block not in spec.universe:
@@ -790,13 +798,14 @@ def _not_in_use(spec: Spec, block: int) -> None:
 def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | None) -> None:
     """Every block is held, free or retiring; only device work may keep one that nobody lists out of the free list."""
     agenda = spec.agenda
-    waiting = retiring or set()
-    for block in sorted(waiting & agenda.places.union(agenda.loosened(waiting))):
+    for block in sorted(retiring & agenda.places.union(agenda.loosened(retiring))) if retiring else ():
         if block in free:
             raise Broken("pool-conserved", f"block {block} is both free and retiring")
         if not spec.pins(block):
             raise Broken("pool-conserved", f"block {block} waits for device work, but no device work touches it")
-    for block in agenda.places.union(agenda.loosened(agenda.kept_back)) & spec.universe:
+    if agenda.kept_back:
+        agenda.places.update(agenda.loosened(agenda.kept_back))
+    for block in agenda.places & spec.universe if agenda.places else ():
         here = block not in free and block not in spec.owners
         pinned = here and spec.pins(block) > 0
         (agenda.kept_back.add if pinned else agenda.kept_back.discard)(block)
@@ -818,7 +827,8 @@ def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | Non
 def matchable_blocks(spec: Spec, cached: set[int]) -> None:
     """What the books call matchable holds accepted tokens from its first slot on."""
     memory = spec.memory
-    for block in sorted(cached & spec.agenda.matchable & spec.universe):
+    matchable = spec.agenda.matchable
+    for block in sorted(cached & matchable & spec.universe) if matchable else ():
         how = memory.forgotten.get(block)
         if how is not None:
             raise Broken(
@@ -849,7 +859,7 @@ def _why_empty(spec: Spec, block: int) -> tuple[str, str]:
 
 # -- shared pieces ------------------------------------------------------------------------------------------------------------------------------------
 
-BOOKS = ("refcounts", "free", "cached")
+BOOKS = {field: f"books:{field}" for field in ("refcounts", "free", "cached")}
 """The fields of a snapshot that laws need; which of them were kept is counted beside the laws, as `books:free` and so on."""
 
 _FORGOTTEN = {"evicted": "eviction-forgets", "reset": "reset-forgets"}

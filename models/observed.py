@@ -58,60 +58,48 @@ class Ledger:
         """block -> how often it is on the free list."""
         self.cached: set[int] | None = None
         self.retiring: set[int] | None = None
-        self.kept: dict[str, dict[int, int] | set[int]] = {"refcounts": {}, "free": {}, "cached": set(), "retiring": set()}
-        """The same at the last look."""
+        self.kept_counts: dict[int, int] = {}
+        """Each of the four at the last look."""
+        self.kept_free: dict[int, int] = {}
+        self.kept_cached: set[int] = set()
+        self.kept_retiring: set[int] = set()
         self.counts_before: dict[int, int] = {}
         """The reference counts before the last operation, of those that it changed."""
 
-    def difference(self, books: Books) -> Change:
-        """What `books` say that was not so at the last look."""
-        return Change(
-            refcounts=None if books.refcounts is None else _counts_difference(self.kept["refcounts"], books.refcounts),
-            free=None if books.free is None else _list_difference(self.kept["free"], books.free),
-            cached=None if books.cached is None else _set_difference(self.kept["cached"], books.cached),
-            retiring=None if books.retiring is None else _set_difference(self.kept["retiring"], books.retiring),
+    def difference(self, books: Books) -> tuple[Mapping[int, int] | None, Moved | None, Moved | None, Moved | None]:
+        """What `books` say that was not so at the last look: counts, free, cached, retiring."""
+        return (
+            None if books.refcounts is None else _counts_difference(self.kept_counts, books.refcounts),
+            None if books.free is None else _list_difference(self.kept_free, books.free),
+            None if books.cached is None else _set_difference(self.kept_cached, books.cached),
+            None if books.retiring is None else _set_difference(self.kept_retiring, books.retiring),
         )
 
     def take(self, change: Change) -> None:
         """The books are now as `change` says."""
-        counts = self.kept["refcounts"]
-        assert isinstance(counts, dict)
-        self.counts_before = {block: counts.get(block, 0) for block in change.refcounts or ()}
-        self.refcounts = self._counts("refcounts", change.refcounts)
-        self.free = self._counts("free", None if change.free is None else self._times(change.free))
-        self.cached = self._set("cached", change.cached)
-        self.retiring = self._set("retiring", change.retiring)
-
-    def _counts(self, field: str, changed: Mapping[int, int] | None) -> dict[int, int] | None:
-        kept = self.kept[field]
-        assert isinstance(kept, dict)
-        if changed is None:
-            return None
-        for block, count in changed.items():
-            if count:
-                kept[block] = count
-            else:
-                kept.pop(block, None)
-        return kept
+        counts = self.kept_counts
+        self.counts_before = {block: counts.get(block, 0) for block in change.refcounts} if change.refcounts else {}
+        if change.refcounts:
+            _update(counts, change.refcounts)
+        if change.free is not None and change.free is not UNMOVED:
+            _update(self.kept_free, self._times(change.free))
+        for kept, moved in ((self.kept_cached, change.cached), (self.kept_retiring, change.retiring)):
+            if moved is not None and moved is not UNMOVED:
+                kept.difference_update(moved.left)
+                kept.update(moved.joined)
+        self.refcounts = None if change.refcounts is None else counts
+        self.free = None if change.free is None else self.kept_free
+        self.cached = None if change.cached is None else self.kept_cached
+        self.retiring = None if change.retiring is None else self.kept_retiring
 
     def _times(self, moved: Moved) -> dict[int, int]:
         times: dict[int, int] = {}
-        free = self.kept["free"]
-        assert isinstance(free, dict)
+        free = self.kept_free
         for block in moved.left:
             times[block] = times.get(block, free.get(block, 0)) - 1
         for block in moved.joined:
             times[block] = times.get(block, free.get(block, 0)) + 1
         return times
-
-    def _set(self, field: str, moved: Moved | None) -> set[int] | None:
-        kept = self.kept[field]
-        assert isinstance(kept, set)
-        if moved is None:
-            return None
-        kept.difference_update(moved.left)
-        kept.update(moved.joined)
-        return kept
 
 
 class Observed:
@@ -156,36 +144,35 @@ class Observed:
         moved = self.last.cached
         if self.before.cached is None or moved is None:
             return False
-        return block in moved.left or (block in self.books.kept["cached"] and block not in moved.joined)
+        return block in moved.left or (block in self.books.kept_cached and block not in moved.joined)
 
     def was_free(self, block: int) -> bool:
         """Whether `block` was on the free list before the last operation."""
         moved = self.last.free
         if self.before.free is None or moved is None:
             return False
-        return block in moved.left or (block in self.books.kept["free"] and block not in moved.joined)
+        return block in moved.left or (block in self.books.kept_free and block not in moved.joined)
 
     def difference(self, seen: Seen) -> Change:
         """What a full observation shows that is not known yet."""
         now = seen.tables
         tables: dict[int, Tables | None] = {seq: rows for seq, rows in now.items() if self.tables.get(seq) != rows}
-        tables.update((seq, None) for seq in self.tables if seq not in now)
+        if len(now) != len(self.tables) or tables:
+            tables.update((seq, None) for seq in self.tables if seq not in now)
         replayed = seen.matchable_by_events
-        return msgspec.structs.replace(
-            self.books.difference(seen.books),
-            tables=tables,
-            worker_tables=seen.worker_tables,
-            events=None if replayed is None else _set_difference(self.replayed, replayed),
+        return Change(
+            tables,
+            *self.books.difference(seen.books),
+            None if replayed is None else _set_difference(self.replayed, replayed),
+            seen.worker_tables,
         )
 
     def take(self, change: Change) -> None:
         """The cache is now as `change` says."""
         self.before, self.last = self.last, change
-        self.was.clear()
-        self.listed.clear()
-        self.unlisted.clear()
-        for blocks in (self.relisted, self.newly_held, self.orphaned):
-            blocks.clear()
+        if self.was:
+            for gathered in (self.was, self.listed, self.unlisted, self.relisted, self.newly_held, self.orphaned):
+                gathered.clear()
         for seq, tables in change.tables.items():
             self._replace(seq, tables)
         self.books.take(change)
@@ -245,8 +232,15 @@ class Observed:
         self.relisted.add(block)
 
 
-def _counts_difference(old: Collection[int], new: Mapping[int, int]) -> dict[int, int]:
-    assert isinstance(old, dict)
+def _update(counts: dict[int, int], changed: Mapping[int, int]) -> None:
+    for block, count in changed.items():
+        if count:
+            counts[block] = count
+        else:
+            counts.pop(block, None)
+
+
+def _counts_difference(old: dict[int, int], new: Mapping[int, int]) -> dict[int, int]:
     if old == new:
         return {}
     changed = dict(new.items() - old.items())
@@ -254,8 +248,7 @@ def _counts_difference(old: Collection[int], new: Mapping[int, int]) -> dict[int
     return changed
 
 
-def _list_difference(old: Collection[int], new: Collection[int]) -> Moved:
-    assert isinstance(old, dict)
+def _list_difference(old: dict[int, int], new: Collection[int]) -> Moved:
     listed = set(new)
     joined, left = list(listed - old.keys()), list(old.keys() - listed)
     if len(listed) < len(new):
@@ -264,7 +257,8 @@ def _list_difference(old: Collection[int], new: Collection[int]) -> Moved:
     return Moved(joined, left) if joined or left else UNMOVED
 
 
-def _set_difference(old: Collection[int], new: Collection[int]) -> Moved:
-    assert isinstance(old, set)
-    joined, left = set(new) - old, old.difference(new)
+def _set_difference(old: set[int], new: frozenset[int]) -> Moved:
+    if old == new:
+        return UNMOVED
+    joined, left = new - old, old - new
     return Moved(joined, left) if joined or left else UNMOVED

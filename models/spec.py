@@ -167,8 +167,9 @@ class Spec:
         """Judge one enabled operation by what was seen to change. After a violation the spec must not be used again."""
         self.memory.step = self.step
         self.memory.touched.clear()
-        self.past_evictions.extend(self.evicted)
-        self.evicted.clear()
+        if self.evicted:
+            self.past_evictions.extend(self.evicted)
+            self.evicted.clear()
         self.idle_release = False
         self.seen.take(change)
         self.agenda.begin(self)
@@ -179,7 +180,7 @@ class Spec:
                     checks.no_spurious_exhaustion(self, op)
             else:
                 _APPLY[type(op)](self, op, outcome)
-                if not isinstance(op, Match | Admit) and not self.idle_release:
+                if self.hits and not isinstance(op, Match | Admit) and not self.idle_release:
                     self.hits.clear()
             self._note_drops(op)
             checks.everything(self, op)
@@ -654,7 +655,8 @@ class Spec:
 
         Only at a commit is every notion of recency bound to call that a use: a cache may stamp blocks when work is done, not when it is asked for.
         """
-        self._seen_content(sequence, sequence.computed)
+        if self.memory.doubles or any(self.windows):
+            self._seen_content(sequence, sequence.computed)
         tables = self.tables(sequence)
         forgotten = self.memory.forgotten
         if forgotten:
@@ -671,10 +673,12 @@ class Spec:
         """Every block that shows one of the first `tokens` positions may count as used now: a cache may look at, or switch to, an equal block."""
         if "lru" not in self.capabilities.policy:
             return
-        for position in range(tokens):
-            for group in range(len(self.block_sizes)):
-                where = self.memory.where(self.content(sequence, group, position))
-                self.recency.see([self.memory.block_of(slot) for slot in where], self.step)
+        memory, groups = self.memory, len(self.block_sizes)
+        blocks: set[int] = set()
+        for group, size in enumerate(self.block_sizes):
+            for node in sequence.path[0:tokens:size]:  # whoever shows a position also shows the first one of its block
+                blocks.update(map(memory.block_of, memory.where(node * groups + group)))
+        self.recency.see(blocks, self.step)
 
     def _note_drops(self, op: Op) -> None:
         """Remember every block that a table let go of, and which device work was out at that time."""
@@ -714,6 +718,8 @@ class Spec:
 
 def _failed(op: Op, outcome: Outcome) -> bool:
     """Whether the cache says that nothing has changed. What a repeated release raises is judged by the release itself."""
+    if outcome is None:
+        return False
     if isinstance(outcome, Raised):
         return not isinstance(op, Release)
     return outcome is False or isinstance(outcome, OutOfBlocksSeen | RefusedSeen)

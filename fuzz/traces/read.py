@@ -81,7 +81,11 @@ class Reader:
                 return
             more = False
             for number, found in _lines_of(path, self, part):
-                if isinstance(found, End):
+                if isinstance(found, Line) and found.i == expected and not self._lines:
+                    item = self._step(number, found)
+                    expected += isinstance(item, Step)
+                    yield item
+                elif isinstance(found, End):
                     more = found.more
                     yield from self._end(found, number, expected)
                 elif isinstance(found, Trouble):
@@ -176,6 +180,8 @@ class Unfold:
     def _changed_tables(self, line: Line) -> dict[int, Tables | None]:
         changed: dict[int, Tables | None] = {}
         op = line.op
+        if not line.tables and not isinstance(op, Admit | Fork | Release):
+            return changed
         answered = not isinstance(line.out, OutOfBlocksSeen | RefusedSeen)
         if answered and isinstance(op, Admit | Fork):
             changed[op.child if isinstance(op, Fork) else op.seq] = self._empty
