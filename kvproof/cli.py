@@ -37,6 +37,8 @@ from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, rea
 from kvproof.fuzz.reports import lawbook, terminal, wording
 from kvproof.fuzz.reports.github import github_annotations
 from kvproof.fuzz.reports.junit import junit
+from kvproof.fuzz.reports.picture.html import html
+from kvproof.fuzz.reports.picture.sources import film_report
 from kvproof.fuzz.reports.source import case_source, pytest_source
 from kvproof.fuzz.reports.steps import Replay
 from kvproof.fuzz.reports.steps import replay as run_again
@@ -307,7 +309,7 @@ class Answer:
     def draw(self, html_file: Path | None) -> None:
         """The report as a picture."""
         if html_file is not None:
-            page = open_cli.page(open_cli.film_report(self.report, self.adapter))
+            page = html(film_report(self.report, self.adapter))
             self._write(html_file, lambda: write_whole(html_file, page))
 
     def _show(self, finding: Finding, op_seconds: float) -> terminal.Exhibit | terminal.CaseExhibit:

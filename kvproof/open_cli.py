@@ -24,10 +24,9 @@ from kvproof.fuzz.programs import Program, local, portable, write_whole
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.reports.picture.align import align
 from kvproof.fuzz.reports.picture.document import Document, Picture
-from kvproof.fuzz.reports.picture.html import html as page
+from kvproof.fuzz.reports.picture.html import html
 from kvproof.fuzz.reports.picture.sources import film_program, film_report
 from kvproof.fuzz.reports.picture.text import show_picture
-from kvproof.fuzz.verdicts import Report
 from kvproof.properties.lockstep import OP_SECONDS
 from kvproof.targets import find_target
 
@@ -102,7 +101,7 @@ def picture_of_program(program: Program, adapter: type, name: str) -> Document:
 def write_page(path: Path, document: Document) -> None:
     """Write the page, whole or not at all. Raises Unwritable."""
     try:
-        write_whole(path, page(document))
+        write_whole(path, html(document))
     except OSError as error:
         raise Unwritable(f"{path} cannot be written ({error.strerror}); name another place with --html.") from error
     click.echo(f"Wrote {path}: open it in any browser; it needs no network.", err=True)
@@ -128,7 +127,7 @@ def _compared(one: Document, other: Document) -> Document:
     if not one.pictures or not other.pictures:
         raise Unusable("There is no run to compare: one of the two is a report without a program.")
     a, b = one.pictures[0], other.pictures[0]
-    title = f"{a.name} on {one.title} and {b.name} on {other.title}" if one.title != other.title else f"{a.name} and {b.name}"
+    title = f"{a.name} on {a.target} and on {b.target}" if a.name == b.name else f"{a.name} and {b.name}"
     return Document(title, [a, b], pairs=align(a.texts, b.texts))
 
 
@@ -178,7 +177,7 @@ def _serve(document: Document, port: int, *, browser: bool) -> None:
     from kvproof.cli import Unusable
 
     try:
-        server = ThreadingHTTPServer((HOST, port), handler_of(page(document)))
+        server = ThreadingHTTPServer((HOST, port), handler_of(html(document)))
     except OSError as error:
         raise Unusable(f"Port {port} cannot be used ({error.strerror}); leave --port out, and a free one is taken.") from error
     url = f"http://{HOST}:{server.server_port}/"

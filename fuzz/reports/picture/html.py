@@ -40,7 +40,7 @@ SCRIPTS: Final = (
 
 STYLES: Final = ("theme.css", "layout.css", "panels.css")
 
-MOST_PLAIN_BYTES: Final = 200_000
+MOST_PLAIN_BYTES: Final = 100_000
 """Data up to this size stays readable in the file; more is packed with gzip, which browsers unpack ten times faster than it is read from a disk."""
 
 

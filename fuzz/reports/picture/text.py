@@ -46,6 +46,10 @@ MOST_TOKENS: Final = 32
 """How many positions of a sequence are shown, counted from its end or from the first difference."""
 
 LABEL_COLUMNS: Final = 9
+"""The names of the blocks before the map."""
+
+NAME_COLUMNS: Final = 20
+"""The name and the holders of each block behind the map; what is longer is cut."""
 
 MARKS: Final = {FREE: ".", CACHED: "c", SHARED: "+", RETIRING: "r", NULL: "-", MISSING: "?", CONFLICT: "!"}
 
@@ -109,7 +113,7 @@ def _say(console: Console, text: str, style: str = "") -> None:
 
 def _map(console: Console, picture: Picture, row: int, first: int, last: int) -> None:
     """One line for each block; the shown step is marked above and below."""
-    width = max(20, console.width - LABEL_COLUMNS - 18)
+    width = max(20, console.width - LABEL_COLUMNS - NAME_COLUMNS - 2)
     columns = _columns(row, len(picture.frames), width)
     cells, names = _cells(picture, columns, row)
     shown = sorted(_changed(picture.frames[first:last])) if picture.num_blocks > MOST_BLOCKS else list(range(picture.num_blocks))
@@ -120,9 +124,13 @@ def _map(console: Console, picture: Picture, row: int, first: int, last: int) ->
     for block in shown:
         style = "bold red" if block in accused else ""
         sign = ">" if block in accused else " "
-        console.print(Text(f"{sign} {f'b{block}':<{LABEL_COLUMNS - 3}} {cells[block]}  {names[block]}", style=style), soft_wrap=True)
+        console.print(Text(f"{sign} {f'b{block}':<{LABEL_COLUMNS - 3}} {cells[block]}  {_cut(names[block])}", style=style), soft_wrap=True)
     _say(console, f"  {LEGEND}", "dim")
     console.print()
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= NAME_COLUMNS else f"{name[: NAME_COLUMNS - 2]}.."
 
 
 def _columns(row: int, rows: int, width: int) -> list[int]:

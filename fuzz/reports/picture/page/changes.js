@@ -112,7 +112,7 @@ function setChange(what, after, changes) {
 function changesPanel(app, lane, before, after) {
   const row = lane.rowAt(app.time);
   if (!lane.owns(app.time)) return h("p", { class: "quiet" }, "This run has no such operation; its state is that of the step before.");
-  if (lane.movie.number(row) === null) return h("p", { class: "quiet" }, `This operation did not run: ${lane.movie.answer(row)}.`);
+  if (lane.movie.number(row) === null) return h("p", { class: "quiet" }, `This operation did not run (${lane.movie.answer(row)}).`);
   const changes = changesOf(lane.movie, row, before, after);
   if (!changes.length) return h("p", { class: "quiet" }, "Nothing that can be seen.");
   const lines = changes.slice(0, MOST_CHANGES).map((change) => h("li", {}, changeSubject(app, lane, change), " ", change.text));

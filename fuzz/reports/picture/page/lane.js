@@ -34,7 +34,7 @@ class Lane {
   }
 
   rowAt(time) {
-    return this.rows ? this.rows[time] : time;
+    return this.rows ? this.rows[time] : Math.min(time, this.movie.rows - 1);
   }
 
   timeOf(row) {
@@ -43,15 +43,20 @@ class Lane {
 
   /** Whether this run has an operation of its own at this time. */
   owns(time) {
-    return !this.rows || this.app.document.pairs[time][this.index] >= 0;
+    return this.rows ? this.app.document.pairs[time][this.index] >= 0 : time < this.movie.rows;
+  }
+
+  /** Whether the law is broken at this time. */
+  breaksAt(time) {
+    return this.rowAt(time) >= 0 && this.rowAt(time) === this.movie.violationRow();
   }
 
   accuses(block, time) {
-    return this.rowAt(time) === this.movie.violationRow() && this.movie.accusedBlocks.includes(block);
+    return this.breaksAt(time) && this.movie.accusedBlocks.includes(block);
   }
 
   accusesSequence(seq, time) {
-    return this.rowAt(time) === this.movie.violationRow() && this.movie.picture.accusation.sequences.includes(seq);
+    return this.breaksAt(time) && this.movie.picture.accusation.sequences.includes(seq);
   }
 
   render() {

@@ -24,8 +24,8 @@ class App {
       search: () => byId("query").select(),
       nextHit: () => this.search.next(1),
       lastHit: () => this.search.next(-1),
-      in: () => this.zoom(2, this.time),
-      out: () => this.zoom(0.5, this.time),
+      in: () => this.zoom(2, this.time + 0.5),
+      out: () => this.zoom(0.5, this.time + 0.5),
       fit: () => this.fit(),
       copy: () => this.copy(this.lanes[0].movie.picture.source, "as a test"),
       link: () => this.copy(location.href, "link"),
@@ -90,7 +90,7 @@ class App {
     const lane = this.lanes.find((one) => one.owns(this.time)) || this.lanes[0];
     const row = lane.rowAt(this.time);
     const { movie } = lane;
-    const broken = row === movie.violationRow() ? `, breaks ${movie.picture.accusation.law}` : "";
+    const broken = lane.breaksAt(this.time) ? `, breaks ${movie.picture.accusation.law}` : "";
     return movie.rows ? `${movie.label(row)}: ${movie.text(row)}${movie.answer(row) ? `, ${movie.answer(row)}` : ""}${broken}` : "no operation ran";
   }
 
@@ -142,10 +142,11 @@ class App {
 
   // -- the map ----------------------------------------------------------------------------------------------------------------------------
 
+  /** Show fewer or more steps; what lies at `center` stays where it is. */
   zoom(factor, center) {
     const { from, to } = this.view;
     const length = clamp((to - from) / factor, Math.min(8, this.times), this.times);
-    const start = clamp(center + 0.5 - ((center + 0.5 - from) / (to - from)) * length, 0, this.times - length);
+    const start = clamp(center - ((center - from) / (to - from)) * length, 0, this.times - length);
     this.view = { from: start, to: start + length };
     this.redraw();
   }

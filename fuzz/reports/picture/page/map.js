@@ -62,10 +62,15 @@ class BlockMap {
     return AXIS + block * this.rowHeight - this.element.scrollTop;
   }
 
+  /** How far into the run the mouse is, in steps. */
+  timeUnder(event) {
+    return this.app.view.from + (event.clientX - this.element.getBoundingClientRect().left - GUTTER) / this.stepWidth;
+  }
+
   /** The time and block under the mouse, null outside. */
   at(event) {
     const box = this.element.getBoundingClientRect();
-    const time = Math.floor(this.app.view.from + (event.clientX - box.left - GUTTER) / this.stepWidth);
+    const time = Math.floor(this.timeUnder(event));
     const block = Math.floor((event.clientY - box.top - AXIS + this.element.scrollTop) / this.rowHeight);
     if (time < 0 || time >= this.app.times || block < 0 || block >= this.blocks || event.clientX - box.left < GUTTER) return null;
     return { time, block };
@@ -312,8 +317,7 @@ class BlockMap {
   wheel(event) {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
-    const place = this.at(event);
-    this.app.zoom(event.deltaY < 0 ? 1.5 : 1 / 1.5, place ? place.time : this.app.time);
+    this.app.zoom(event.deltaY < 0 ? 1.5 : 1 / 1.5, this.timeUnder(event));
   }
 
   key(event) {

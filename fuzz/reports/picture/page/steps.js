@@ -73,7 +73,7 @@ class StepList {
 
   cell(lane, time) {
     const { movie } = lane;
-    if (!lane.owns(time)) return h("span", { class: "cell absent" }, "not in this run");
+    if (!lane.owns(time)) return h("span", { class: "cell absent" }, this.app.comparing ? "not in this run" : "no operation ran");
     const row = lane.rowAt(time);
     const number = movie.number(row);
     const broken = row === movie.violationRow();
