@@ -4,6 +4,7 @@
     kvproof check mypkg.attn:Kernels        judge paged kernels
     kvproof replay FILE                     run a failure again, step by step
     kvproof shrink FILE                     make a failure shorter
+    kvproof open FILE                       see a failure, a trace or a report as a picture
     kvproof laws                            what is promised
     kvproof new FILE                        an adapter to start from
 
@@ -30,12 +31,14 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from kvproof import schemas
+from kvproof import open_cli, schemas
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program, write_program, write_whole
 from kvproof.fuzz.reports import lawbook, terminal, wording
 from kvproof.fuzz.reports.github import github_annotations
 from kvproof.fuzz.reports.junit import junit
+from kvproof.fuzz.reports.picture.html import html
+from kvproof.fuzz.reports.picture.sources import film_report
 from kvproof.fuzz.reports.source import case_source, pytest_source
 from kvproof.fuzz.reports.steps import Replay
 from kvproof.fuzz.reports.steps import replay as run_again
@@ -66,7 +69,7 @@ class Unusable(ValueError):
     """A request that cannot be met: one sentence that names the cause and the mend."""
 
 
-REQUEST_ERRORS: Final = (BadTarget, BadFile, BadWaivers, BadPlace, Unusable, AdapterFault)
+REQUEST_ERRORS: Final = (BadTarget, BadFile, BadWaivers, BadPlace, Unusable, AdapterFault, open_cli.Unwritable)
 """Errors whose text is all that a user needs to see."""
 
 
@@ -182,6 +185,7 @@ def cli(ctx: click.Context) -> int:
 @OP_SECONDS
 @click.option("--json", "json_file", type=OUTPUT, help="Write the report as JSON; - is stdout.")
 @click.option("--junit", "junit_file", type=FILE, help="Write the report as JUnit XML.")
+@open_cli.HTML
 @click.option("--waivers", "waivers_file", type=FILE, help=f"Known broken laws. [default: {DEFAULT_FILE}, if it exists]")
 @click.option(
     "--failures", type=click.Path(file_okay=False, path_type=Path), default=FAILURES, show_default=True, help="Where failure files go."
@@ -195,6 +199,7 @@ def check(
     op_seconds: float,
     json_file: Path | None,
     junit_file: Path | None,
+    html_file: Path | None,
     waivers_file: Path | None,
     failures: Path,
 ) -> int:
@@ -233,6 +238,7 @@ def check(
     answer = Answer(report, adapter, waivers, failures, op_seconds)
     answer.show(Output(stderr=to_stdout))
     answer.write(json_file, junit_file)
+    answer.draw(html_file)
     return answer.status
 
 
@@ -299,6 +305,12 @@ class Answer:
         if junit_file is not None:
             sources = {exhibit.law: exhibit.source for exhibit in self.exhibits}
             self._write(junit_file, lambda: write_whole(junit_file, junit(self.report, sources, self.waivers, self.stale)))
+
+    def draw(self, html_file: Path | None) -> None:
+        """The report as a picture."""
+        if html_file is not None:
+            page = html(film_report(self.report, self.adapter))
+            self._write(html_file, lambda: write_whole(html_file, page))
 
     def _show(self, finding: Finding, op_seconds: float) -> terminal.Exhibit | terminal.CaseExhibit:
         shown = finding.program
@@ -374,7 +386,8 @@ def _progress(target: str) -> Iterator[Callable[[Any], None] | None]:
 @click.argument("file", type=FILE)
 @click.argument("target", required=False)
 @OP_SECONDS
-def replay(file: Path, target: str | None, op_seconds: float) -> int:
+@open_cli.HTML
+def replay(file: Path, target: str | None, op_seconds: float, html_file: Path | None) -> int:
     """Run the program in FILE again, step by step. TARGET is the one named in the file, if it is not given.
 
     FILE is a failure file, or a report of `check --json`: then the program of its first violation is run.
@@ -383,6 +396,8 @@ def replay(file: Path, target: str | None, op_seconds: float) -> int:
     again = run_again(program, adapter, op_seconds=op_seconds)
     console = Output()
     terminal.show_program(console, again, program, title=title)
+    if html_file is not None:
+        open_cli.write_page(html_file, open_cli.picture_of_program(program, adapter, file.name))
     return _tell_replay(console, program, again)
 
 
@@ -466,7 +481,10 @@ def _tell_replay(console: Console, program: Program, again: Replay) -> int:
 @click.option("-n", "--workers", type=click.IntRange(1, 1024), help="Processes to shrink with. [default: the cores of this machine]")
 @click.option("-o", "--output", type=FILE, help="Where the shorter program goes. [default: FILE with .shrunk.json]")
 @click.option("--test", "test_file", type=FILE, help="Where the pytest file goes. [default: beside the output, ending in _test.py]")
-def shrink(file: Path, target: str | None, seconds: float, workers: int | None, output: Path | None, test_file: Path | None) -> int:
+@open_cli.HTML
+def shrink(
+    file: Path, target: str | None, seconds: float, workers: int | None, output: Path | None, test_file: Path | None, html_file: Path | None
+) -> int:
     """Make the program in FILE shorter while it breaks the same law; write it as a failure file and as a pytest file."""
     from kvproof.fuzz import shrink as shrinking
 
@@ -498,6 +516,8 @@ def shrink(file: Path, target: str | None, seconds: float, workers: int | None, 
     terminal.show_way_back(console, terminal.Exhibit(short, again, source, path=place))
     terminal.say(console, f"The test is in {test_place}.")
     console.print()
+    if html_file is not None:
+        open_cli.write_page(html_file, open_cli.picture_of_program(short, adapter, place.name))
     return BROKEN if steady.flaky else _tell_replay(console, short, again)
 
 
@@ -517,6 +537,9 @@ def _shrinking(file: Path, seconds: float) -> Iterator[Callable[[float], None]]:
     ) as bar:
         task = bar.add_task(str(file), total=seconds)
         yield lambda elapsed: bar.update(task, completed=min(elapsed, seconds), refresh=console.is_terminal)
+
+
+cli.add_command(open_cli.open_picture)
 
 
 # -- laws, schema, new ---------------------------------------------------------------------------------------------------------------------

@@ -56,6 +56,8 @@ class GhostMemory:
         self.lost: dict[int, Lost] = {}
         self.proven: set[int] = set()
         """Blocks that a hit has shown to be matchable since they were last filled: no other block could have served it."""
+        self.generations = [0] * num_blocks
+        """How often each block was handed out: generation 3 of block 7 is `b7#3` in pictures."""
         self.touched: set[int] = set()
         """Blocks whose slots changed since the spec last looked."""
         self.step = 0
@@ -141,12 +143,13 @@ class GhostMemory:
         self._ahead.clear()
 
     def clear(self, block: int, how: How) -> None:
-        """Nothing in `block` is content any more, whatever becomes of the queue."""
+        """Nothing in `block` is content any more, whatever becomes of the queue: it was handed out, and a new generation of it begins."""
         first = block * self.stride
         self._empty(block, how)
         self._launched[first : first + self.stride] = [EMPTY] * self.stride
         self.forgotten.pop(block, None)
         self.proven.discard(block)
+        self.generations[block] += 1
 
     def _empty(self, block: int, how: How) -> None:
         for slot in range(block * self.stride, (block + 1) * self.stride):

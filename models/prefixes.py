@@ -78,6 +78,10 @@ class PrefixTree:
             node = self._parent[node]
         return tuple(reversed(found))
 
+    def edge(self, node: int) -> tuple[int, int]:
+        """(the prefix without its last token, that token). The empty prefix of a namespace has the parent 0."""
+        return self._parent[node], self._token[node]
+
     def namespace(self, node: int) -> Namespace:
         """The namespace that `node` belongs to."""
         return self._namespace[node]

@@ -1,0 +1,213 @@
+"""Where the model and the cache part, after the operation that broke a law: what the model knows, beside what the cache shows.
+
+    for difference in differences(film, op, outcome, accusation): ...
+
+The first one is the one to look at: what the violation speaks of comes before everything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from kvproof.fuzz.reports.picture.film import Film
+from kvproof.fuzz.reports.wording import joined, numbers
+from kvproof.models.laws import BY_NAME
+from kvproof.models.memory import EMPTY
+from kvproof.models.ops import Op
+from kvproof.models.outcomes import Grant, Hit
+from kvproof.models.spec import Outcome, Violation
+from kvproof.models.state import Sequence
+
+MOST_DIFFERENCES: Final = 40
+"""One wrong block can make hundreds of positions wrong; nobody reads more than the first few."""
+
+MOST_TOKENS: Final = 12
+"""How many tokens of a prefix are shown, counted from its end."""
+
+
+class Accusation(msgspec.Struct, frozen=True):
+    """A broken law as a picture tells it. `row`: the row of the film that shows it, skipped operations counted.
+
+    `blocks`, `sequences`, `positions`: those that the reason names, in its order.
+    """
+
+    law: str
+    sentence: str
+    reason: str
+    step: int
+    row: int
+    blocks: list[int]
+    sequences: list[int]
+    positions: list[int]
+
+
+class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing of which the model and the cache say different things."""
+
+    where: str
+    model: str
+    cache: str
+    seq: int | None = None
+    group: int | None = None
+    position: int | None = None
+    block: int | None = None
+
+
+def accusation(violation: Violation, row: int) -> Accusation:
+    """The violation with its law's sentence, and what its reason names."""
+    law = BY_NAME.get(violation.law)
+    named = [_named(word, violation.reason) for word in ("block", "sequence", "position")]
+    return Accusation(violation.law, law.sentence if law else "", violation.reason, violation.step, row, *named)
+
+
+def _named(word: str, reason: str) -> list[int]:
+    """The numbers that follow a word: `sequences 0 and 1` names two."""
+    found: list[int] = []
+    for run in re.findall(rf"\b{word}s? (\d+(?:(?:, | and | to )\d+)*)", reason):
+        found += [int(number) for number in re.findall(r"\d+", run)]
+    return list(dict.fromkeys(found))
+
+
+def differences(film: Film, op: Op, outcome: Outcome, accused: Accusation) -> list[Difference]:
+    """What model and cache disagree about, what the violation speaks of first. At most MOST_DIFFERENCES."""
+    found = list(islice(_all(film, op, outcome, accused), MOST_DIFFERENCES))
+    return sorted(found, key=lambda difference: -_weight(difference, accused))
+
+
+def _all(film: Film, op: Op, outcome: Outcome, accused: Accusation) -> Iterator[Difference]:
+    yield from _answer(film, op, outcome)
+    yield from _contents(film)
+    yield from _counts(film)
+    yield from _lists(film)
+    yield from _accused_blocks(film, accused)
+
+
+def _weight(difference: Difference, accused: Accusation) -> int:
+    """How much of what the violation names a difference is about."""
+    return (
+        2 * (difference.block in accused.blocks)
+        + (difference.seq in accused.sequences)
+        + 2 * (difference.position is not None and difference.position in accused.positions)
+    )
+
+
+# -- one kind of difference each -----------------------------------------------------------------------------------------------------------
+
+
+def _answer(film: Film, op: Op, outcome: Outcome) -> Iterator[Difference]:
+    """A hit that promises more than the pool holds of this prompt."""
+    seq = getattr(op, "seq", None)
+    sequence = film.spec.live.get(seq) if isinstance(seq, int) else None
+    promised = outcome.tokens if isinstance(outcome, Hit) else outcome.adopted if isinstance(outcome, Grant) else 0
+    if sequence is None or not promised:
+        return
+    held = _held_prefix(film, sequence)
+    most = min(held, len(sequence.known) - 1)
+    if promised > most:
+        model = f"at most {most}: the pool holds {held} of its {len(sequence.known)} tokens, and one must be left to compute"
+        yield Difference(f"hit of sequence {seq}", model, f"promises {promised} tokens", seq=seq)
+
+
+def _contents(film: Film) -> Iterator[Difference]:
+    """Positions that do not show their own ghost."""
+    spec = film.spec
+    for seq, sequence in spec.live.items():
+        if sequence.swapped:
+            continue
+        for group, table in enumerate(film.tables(seq)):
+            for position in spec.readable(sequence, group):
+                slot = spec.slot(group, table, position)
+                if slot is not None and spec.memory.slots[slot] == spec.content(sequence, group, position):
+                    continue
+                where = f"sequence {seq}, position {position}" + (f", group {group}" if len(spec.block_sizes) > 1 else "")
+                block = None if slot is None else spec.memory.block_of(slot)
+                shown = "no block in the table" if slot is None else f"{_slot(film, slot)} shows {_content(film, spec.memory.slots[slot])}"
+                model = f"shows {_content(film, spec.content(sequence, group, position))}"
+                yield Difference(where, model, shown, seq=seq, group=group, position=position, block=block)
+
+
+def _counts(film: Film) -> Iterator[Difference]:
+    """Reference counts that no holder explains."""
+    spec = film.spec
+    counts = film.books.refcounts
+    if counts is None:
+        return
+    pins = spec.pins()
+    for block in sorted(spec.universe):
+        count, listed = counts.get(block, 0), sum(film.owners.get(block, {}).values())
+        if not listed <= count <= listed + pins[block]:
+            most = f" to {listed + pins[block]}" if pins[block] else ""
+            yield Difference(_name(film, block), f"{listed}{most} holders ({_holders(film, block)})", f"counts {count}", block=block)
+
+
+def _lists(film: Film) -> Iterator[Difference]:
+    """Blocks that are in two lists, or in none."""
+    spec = film.spec
+    books = film.books
+    free = set(books.free or ())
+    retiring = books.retiring or frozenset()
+    held = film.owners.keys() | spec.fenced().keys()
+    for block in sorted(free & held):
+        holders = _holders(film, block) if block in film.owners else "device work that has not ended"
+        yield Difference(_name(film, block), f"held by {holders}", "on the free list", block=block)
+    for block in sorted(free & retiring):
+        yield Difference(_name(film, block), "free or retiring", "both free and retiring", block=block)
+    if books.free is not None:
+        for block in sorted(spec.universe - free - held - retiring - spec.pins().keys()):
+            yield Difference(_name(film, block), "held by nobody, so free", "neither free nor held nor retiring", block=block)
+    for block in sorted(books.cached or ()):
+        if not spec.memory.slots[block * spec.memory.stride]:
+            yield Difference(_name(film, block), "holds nothing that could be matched", "counts as matchable", block=block)
+
+
+def _accused_blocks(film: Film, accused: Accusation) -> Iterator[Difference]:
+    """What the blocks hold that the violation names, where nothing else tells the two apart."""
+    spec = film.spec
+    stride = spec.memory.stride
+    for block in accused.blocks:
+        if block in spec.universe:
+            contents = [_content(film, content) for content in spec.memory.slots[block * stride : (block + 1) * stride] if content]
+            model = f"holds {contents[-1]}" if contents else "holds nothing"
+            yield Difference(_name(film, block), model, f"listed by {_holders(film, block)}", block=block)
+
+
+def _held_prefix(film: Film, sequence: Sequence) -> int:
+    """How many leading tokens of a prompt lie in the pool, in every full group."""
+    spec = film.spec
+    full = [group for group, window in enumerate(spec.windows) if window is None]
+    for position in range(len(sequence.known)):
+        if not all(spec.memory.where(spec.content(sequence, group, position)) for group in full):
+            return position
+    return len(sequence.known)
+
+
+# -- words ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def _name(film: Film, block: int) -> str:
+    generation = film.spec.memory.generations[block]
+    return f"block b{block}" + (f"#{generation}" if generation else "")
+
+
+def _slot(film: Film, slot: int) -> str:
+    return f"{_name(film, film.spec.memory.block_of(slot))} offset {slot % film.spec.memory.stride}"
+
+
+def _holders(film: Film, block: int) -> str:
+    return (
+        joined([f"sequence {seq}" + (" twice" if times > 1 else "") for seq, times in sorted(film.owners.get(block, {}).items())])
+        or "nobody"
+    )
+
+
+def _content(film: Film, content: int) -> str:
+    """The prefix that a content stands for, its end: `... 6 7`."""
+    if content == EMPTY:
+        return "nothing that was written"
+    tokens = film.spec.tree.tokens(content // len(film.spec.block_sizes))
+    return f"the prefix {'... ' if len(tokens) > MOST_TOKENS else ''}{numbers(tokens[-MOST_TOKENS:])}"

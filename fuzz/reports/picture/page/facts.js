@@ -1,0 +1,69 @@
+// What does not change with the step: the broken law and its reason, the program to copy, the cases of kernels, the table of laws.
+
+const VERDICT_WORDS = { held: "held", broken: "broken", error: "not judged", "not-exercised": "not exercised", "not-applicable": "not applicable", waived: "waived" };
+
+/** The law, its sentence, the reason, and the first difference between model and cache. */
+function accusationPanel(app, lane) {
+  const { accusation, differences, trouble, note } = lane.movie.picture;
+  const name = app.comparing ? h("p", { class: "quiet" }, `${"AB"[lane.index]}: ${lane.movie.picture.name}`) : null;
+  if (trouble) return h("div", { class: "charge" }, name, h("h2", {}, "The cache could not be judged"), h("p", {}, trouble));
+  if (!accusation) return note ? h("div", { class: "charge" }, name, h("p", {}, note)) : null;
+  const go = h("button", { type: "button", class: "link", onclick: () => app.go(lane.timeOf(accusation.row)) }, `step ${thousands(accusation.step)}`);
+  return h(
+    "div",
+    { class: "charge" },
+    name,
+    h("h2", {}, h("span", { class: "law" }, accusation.law), " is broken at ", go),
+    h("p", { class: "sentence" }, h("b", {}, "The law. "), withCode(accusation.sentence)),
+    h("p", { class: "reason" }, h("b", {}, "The reason. "), reasonText(accusation.reason)),
+    differences && differences.length ? differencesTable(differences) : null,
+  );
+}
+
+/** A sentence in which `words` are code. */
+const withCode = (sentence) => sentence.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
+
+const reasonText = (reason) => `${reason.charAt(0).toUpperCase()}${reason.slice(1)}${/[.!?]$/.test(reason) ? "" : "."}`;
+
+function differencesTable(differences) {
+  const line = (difference, index) =>
+    h("tr", { class: index ? "" : "first" }, h("th", { scope: "row" }, difference.where), h("td", {}, difference.model), h("td", {}, difference.cache));
+  const head = h("thead", {}, h("tr", {}, ["first difference", "the model knows", "the cache shows"].map((title) => h("th", { scope: "col" }, title))));
+  const table = (from, to) => h("tbody", {}, differences.slice(from, to).map((difference, index) => line(difference, from + index)));
+  const rest = differences.length - 1;
+  const more = rest ? h("details", {}, h("summary", {}, `${counted(rest, "more difference")}`), h("table", { class: "differences" }, table(1))) : null;
+  return h("div", {}, h("table", { class: "differences" }, head, table(0, 1)), more);
+}
+
+function programPanel(app) {
+  const panels = app.lanes
+    .filter((lane) => lane.movie.picture.source)
+    .map((lane) => {
+      const { source, program, name } = lane.movie.picture;
+      const title = app.comparing ? `The program of ${name}` : "The program";
+      return h("section", {}, h("h2", {}, title), copyable(app, "as a test that stands alone", source), program ? copyable(app, "as a failure file", program, false) : null);
+    });
+  return panels;
+}
+
+function copyable(app, title, text, open = true) {
+  const button = h("button", { type: "button", class: "copy", onclick: () => app.copy(text, title) }, "Copy");
+  button.setAttribute("aria-label", `Copy the program ${title}`);
+  return h("details", { class: "copyable", open }, h("summary", {}, title), button, h("pre", { tabindex: "0" }, h("code", {}, text)));
+}
+
+function casesPanel(app, cases) {
+  return (cases || []).map((one) =>
+    h("section", {}, h("h2", {}, h("span", { class: "law" }, one.law), " is broken"), h("p", {}, withCode(one.sentence)), h("p", {}, reasonText(one.reason)), copyable(app, "as a case", one.case), copyable(app, "as a test that stands alone", one.source)),
+  );
+}
+
+function lawsPanel(laws, summary) {
+  const names = Object.keys(laws || {});
+  if (!names.length) return null;
+  const rows = names.map((name) =>
+    h("tr", { class: laws[name].verdict }, h("td", {}, name), h("td", {}, VERDICT_WORDS[laws[name].verdict]), h("td", {}, laws[name].exercised ? thousands(laws[name].exercised) : "")),
+  );
+  const head = h("tr", {}, ["law", "verdict", "exercised"].map((title) => h("th", { scope: "col" }, title)));
+  return h("section", {}, h("h2", {}, "The laws"), h("p", { class: "quiet" }, summary || ""), h("table", { class: "laws" }, h("thead", {}, head), h("tbody", {}, rows)));
+}

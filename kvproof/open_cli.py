@@ -1,0 +1,211 @@
+"""`kvproof open FILE`: the picture of a failure, a trace or a report, in a browser, as a file, or as text.
+
+    kvproof open FILE                     serve the page on this machine and open it; Ctrl-C ends it
+    kvproof open FILE --html page.html    write the page, one file that needs nothing else
+    kvproof open FILE --text              the same as columns of text
+    kvproof open FILE --compare OTHER     two runs beside each other
+
+Other commands write the same page with `--html`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import webbrowser
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from kvproof.fuzz.programs import Program, local, portable, write_whole
+from kvproof.fuzz.reports import terminal
+from kvproof.fuzz.reports.picture.align import align
+from kvproof.fuzz.reports.picture.document import Document, Picture
+from kvproof.fuzz.reports.picture.html import html
+from kvproof.fuzz.reports.picture.sources import film_program, film_report
+from kvproof.fuzz.reports.picture.text import show_picture
+from kvproof.properties.lockstep import OP_SECONDS
+from kvproof.targets import find_target
+
+HOST: Final = "127.0.0.1"
+"""Pages are served to this machine alone: a trace may hold what users wrote."""
+
+STATUS: Final = {"held": 0, "broken": 1, "error": 2}
+
+FILE: Final = click.Path(dir_okay=False, path_type=Path)
+
+HTML: Final[Callable[[Any], Any]] = click.option("--html", "html_file", type=FILE, help="Write the picture as an HTML page.")
+"""The option of the commands that judge something."""
+
+
+class Unwritable(ValueError):
+    """A page that cannot be written: one sentence that names the cause and the mend."""
+
+
+@click.command("open")
+@click.argument("file", type=FILE)
+@click.argument("target", required=False)
+@click.option(
+    "--compare", "other", type=FILE, help="A second file, to be laid beside the first; the same file with --compare-target works too."
+)
+@click.option("--compare-target", help="The target that the second file runs on, if it is not the one named in it.")
+@click.option("--html", "html_file", type=FILE, help="Write the page to a file and do not serve it.")
+@click.option("--text", is_flag=True, help="Print the picture as columns of text.")
+@click.option("--step", type=click.IntRange(min=0), help="With --text: the step to show. [default: the one that breaks the law]")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Where to serve. [default: any free port]")
+@click.option("--no-browser", is_flag=True, help="Serve, and leave it to you to open the page.")
+def open_picture(
+    file: Path,
+    target: str | None,
+    other: Path | None,
+    compare_target: str | None,
+    html_file: Path | None,
+    *,
+    text: bool,
+    step: int | None,
+    port: int,
+    no_browser: bool,
+) -> int:
+    """Open the picture of FILE: a failure file, a program, a trace, or a report of `check --json`. TARGET is the one named in the file, if it is not given."""
+    document = picture_file(file, target)
+    if other is not None or compare_target is not None:
+        document = _compared(document, picture_file(other or file, compare_target))
+    if text:
+        _show_text(document, step)
+    if html_file is not None:
+        write_page(html_file, document)
+    if not text and html_file is None:
+        _serve(document, port, browser=not no_browser)
+    return STATUS[document.verdict]
+
+
+def picture_file(file: Path, target: str | None) -> Document:
+    """The document of whatever `file` is. Raises what reading it raises, a sentence for the user."""
+    from kvproof import cli
+
+    report = cli._report_in(file)
+    if report is not None and target is None:
+        return film_report(report, find_target(report.target))
+    program, adapter, _ = cli._load(file, target)
+    return Document(local(program.target), [_film(program, adapter, file.name)])
+
+
+def picture_of_program(program: Program, adapter: type, name: str) -> Document:
+    """The document of one program that was run or shrunk just now."""
+    return Document(local(program.target), [_film(program, adapter, name)])
+
+
+def write_page(path: Path, document: Document) -> None:
+    """Write the page, whole or not at all. Raises Unwritable."""
+    try:
+        write_whole(path, html(document))
+    except OSError as error:
+        raise Unwritable(f"{path} cannot be written ({error.strerror}); name another place with --html.") from error
+    click.echo(f"Wrote {path}: open it in any browser; it needs no network.", err=True)
+
+
+def _film(program: Program, adapter: type, name: str) -> Picture:
+    program = program if program.target.startswith("bug:") else _portable(program)
+    with _progress(name, len(program.ops)) as on_progress:
+        return film_program(program, adapter, name=name, op_seconds=OP_SECONDS, on_progress=on_progress)
+
+
+def _portable(program: Program) -> Program:
+    """The program with a target that can be found from any directory: its source is going to be copied out of the page."""
+    import msgspec
+
+    return msgspec.structs.replace(program, target=portable(program.target))
+
+
+def _compared(one: Document, other: Document) -> Document:
+    """Both runs on one page; of a report, the first run counts."""
+    from kvproof.cli import Unusable
+
+    if not one.pictures or not other.pictures:
+        raise Unusable("There is no run to compare: one of the two is a report without a program.")
+    a, b = one.pictures[0], other.pictures[0]
+    title = f"{a.name} on {a.target} and on {b.target}" if a.name == b.name else f"{a.name} and {b.name}"
+    return Document(title, [a, b], pairs=align(a.texts, b.texts))
+
+
+def _show_text(document: Document, step: int | None) -> None:
+    from kvproof.cli import Output
+
+    console = Output()
+    for picture in document.pictures:
+        if len(document.pictures) > 1:
+            console.rule(f"{picture.name} on {picture.target}")
+        show_picture(console, picture, step=step)
+    for case in document.cases:
+        terminal.show_case(console, terminal.CaseExhibit(case.law, case.reason, case.case, case.source))
+
+
+@contextlib.contextmanager
+def _progress(name: str, operations: int) -> Iterator[Callable[[int], None] | None]:
+    """A bar on stderr that goes away at the end; nothing where stderr is no terminal, or where there is nothing to wait for."""
+    from kvproof.cli import Output
+
+    console = Output(stderr=True)
+    if not console.is_terminal or operations < 2_000:
+        yield None
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    ) as bar:
+        task = bar.add_task(f"running {name}", total=operations)
+
+        def on_progress(done: int) -> None:
+            if done % 200 == 0:
+                bar.update(task, completed=done)
+
+        yield on_progress
+
+
+# -- serving -------------------------------------------------------------------------------------------------------------------------------
+
+
+def _serve(document: Document, port: int, *, browser: bool) -> None:
+    """Serve the page until it is interrupted."""
+    from kvproof.cli import Unusable
+
+    try:
+        server = ThreadingHTTPServer((HOST, port), handler_of(html(document)))
+    except OSError as error:
+        raise Unusable(f"Port {port} cannot be used ({error.strerror}); leave --port out, and a free one is taken.") from error
+    url = f"http://{HOST}:{server.server_port}/"
+    click.echo(f"The picture is at {url} until you press Ctrl-C.")
+    if browser and not webbrowser.open(url):
+        click.echo("No browser could be started here; open that address yourself, or write a file with --html.", err=True)
+    with server, contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
+
+
+def handler_of(page: bytes) -> type[BaseHTTPRequestHandler]:
+    """Answers with `page` at `/`, and to nobody who asks for another host: a page elsewhere must not read it through a name of its own."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            host = self.headers.get("Host", "").rpartition(":")[0]
+            if host not in (HOST, "localhost"):
+                self.send_error(403, "Only this machine may ask")
+            elif self.path != "/":
+                self.send_error(404, "There is one page, at /")
+            else:
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html; charset=utf-8")
+                self.send_header("Content-Length", str(len(page)))
+                self.end_headers()
+                self.wfile.write(page)
+
+        def log_message(self, template: str, *values: object) -> None:
+            """Nothing: a reader wants to see the address, not the requests."""
+
+    return Handler
