@@ -7,6 +7,7 @@ from typing import Final
 from kvproof.impl.foreign.releases import Engine, Variant
 
 _V1: Final = "kvproof.impl.foreign.vllm.v1"
+_OFFLOAD: Final = "kvproof.impl.foreign.vllm.offload"
 _MANAGER: Final = "vllm.v1.core.kv_cache_manager"
 
 
@@ -67,6 +68,11 @@ VLLM: Final = Engine(
         "window": Variant(f"{_V1}:Window", "the KV cache manager of vLLM's engine V1, all layers with a sliding window", _MANAGER),
         "hybrid": Variant(f"{_V1}:Hybrid", "the KV cache manager of vLLM's engine V1, full and sliding-window layers", _MANAGER),
         "uncached": Variant(f"{_V1}:Uncached", "the KV cache manager of vLLM's engine V1 without prefix caching", _MANAGER),
+        "offload": Variant(f"{_OFFLOAD}:Offload", "the KV cache manager of vLLM's engine V1 with a KV connector", _MANAGER),
+        "hybrid-offload": Variant(
+            f"{_OFFLOAD}:HybridOffload", "the KV cache manager of vLLM's engine V1 with a KV connector, full and sliding-window layers", _MANAGER
+        ),
+        "paused": Variant(f"{_OFFLOAD}:Paused", "the KV cache manager of vLLM's engine V1, external tokens for a request that kept its blocks", _MANAGER),
     },
     oldest="0.6.4.post1",
     newest="0.33.0",

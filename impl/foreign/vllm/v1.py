@@ -127,11 +127,16 @@ class Full(CacheAdapter):
         return bool(self.manager.reset_prefix_cache())
 
     def snapshot(self) -> Snapshot:
-        """Reference counts, the free queue in its order, and the index."""
+        """Reference counts, the free queue in its order and its counter, and the index."""
         blocks = self.surface.blocks(self.manager)
         counts = {block.block_id: block.ref_cnt for block in blocks if block.ref_cnt and block.block_id not in self.nulls}
-        free = [block.block_id for block in self.surface.pool(self.manager).free_block_queue.get_all_free_blocks()]
-        return Snapshot(refcounts=counts, free=free, cached={block.block_id for block in self.surface.indexed(self.manager)})
+        queue = self.surface.pool(self.manager).free_block_queue
+        return Snapshot(
+            refcounts=counts,
+            free=[block.block_id for block in queue.get_all_free_blocks()],
+            cached={block.block_id for block in self.surface.indexed(self.manager)},
+            free_count=queue.num_free_blocks,
+        )
 
     def _step_starts(self) -> None:
         """Each extend is a scheduler step of its own."""
