@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from kvproof import engines, schemas
+from kvproof import engines, schemas, zoo
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program, write_program, write_whole
 from kvproof.fuzz.reports import lawbook, terminal, wording
@@ -171,6 +171,7 @@ def cli(ctx: click.Context) -> int:
 
 cli.add_command(engines.fetch)
 cli.add_command(engines.engines)
+cli.add_command(zoo.zoo)
 
 
 # -- check ---------------------------------------------------------------------------------------------------------------------------------

@@ -46,6 +46,11 @@ class Surface:
         self.full_hit_gives_back = self._full_hit_rule()
         self.hash_function = self._hash_function()
 
+    @property
+    def knows_drafts(self) -> bool:
+        """Whether the manager keeps drafts out of what it publishes; before 0.7.3 it takes every token for final."""
+        return "num_lookahead_tokens" in self.allocate_takes or "spec_token_ids" in inspect.getsource(self.manager_class.allocate_slots)
+
     # -- building ---------------------------------------------------------------------------------------------------------------------------------
 
     def manager(self, groups: Sequence[Group], num_blocks: int, block_size: int, *, caching: bool, events: bool) -> Any:  # noqa: ANN401

@@ -48,7 +48,7 @@ class Full(CacheAdapter):
         return Capabilities(
             groups=cls.groups,
             prefix=cls.caching,
-            drafts=True,
+            drafts=release.knows_drafts,
             evict=cls.caching and hasattr(probe, "evict_blocks"),
             reset=cls.caching and hasattr(probe, "reset_prefix_cache"),
             snapshot=True,
