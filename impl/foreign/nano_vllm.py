@@ -1,4 +1,6 @@
-"""nano-vllm: the block manager of the release that is on PyPI as `nano-vllm-fork`, with the adapter in the part of its scheduler.
+"""nano-vllm: the block manager of two forks that are on PyPI, with the adapter in the part of its scheduler.
+
+`nano-vllm-npu` has it as upstream had it until April 2026; `nano-vllm-fork` forgets a block's hash when the last holder lets go.
 
 A waiting sequence is prefilled whole (`can_allocate`, `allocate`), a running one is decoded one token at a time (`can_append`, `may_append`), and a preemption
 deallocates. What the scheduler never does is refused: a prefill in chunks, a decode of several tokens.
@@ -16,30 +18,36 @@ from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import Namespace, ReleaseReason
 from kvproof.models.outcomes import Grant, Hit, OutOfBlocks, Refused, Snapshot
 
-_MANAGER: Final = "nanovllm.engine.block_manager"
 
-NANO_VLLM: Final = Engine(
-    name="nano-vllm",
-    package="nanovllm",
-    sources=("nano-vllm-fork",),
-    keep=("nanovllm/engine/block_manager.py", "nanovllm/engine/sequence.py", "nanovllm/sampling_params.py"),
-    real=(_MANAGER, "nanovllm.engine.sequence", "nanovllm.sampling_params"),
-    kept=("numpy", "xxhash"),
-    needs=("numpy", "xxhash"),
-    variants={"full": Variant(f"{__name__}:NanoVllm", "the block manager of nano-vllm (a fork)", _MANAGER)},
-    oldest="20260210",
-    newest="20260210",
-)
+def _engine(name: str, package: str, oldest: str, newest: str) -> Engine:
+    manager = f"{package}.engine.block_manager"
+    return Engine(
+        name=name,
+        package=package,
+        sources=(name,),
+        keep=(f"{package}/engine/block_manager.py", f"{package}/engine/sequence.py", f"{package}/sampling_params.py"),
+        real=(manager, f"{package}.engine.sequence", f"{package}.sampling_params"),
+        kept=("numpy", "xxhash"),
+        needs=("numpy", "xxhash"),
+        variants={"full": Variant(f"{__name__}:NanoVllm", f"the block manager of {name}", manager)},
+        oldest=oldest,
+        newest=newest,
+    )
+
+
+NANO_VLLM_FORK: Final = _engine("nano-vllm-fork", "nanovllm", "20260210", "20260210")
+NANO_VLLM_NPU: Final = _engine("nano-vllm-npu", "nanovllmnpu", "0.0.1.post1", "0.0.2")
 
 
 class NanoVllm(CacheAdapter):
-    """Whole prefills, single decodes, prefix reuse while a holder lives."""
+    """Whole prefills, single decodes, prefix reuse."""
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         engine = loaded_engine()
         self.block_size = block_size
-        self.sequence_class = engine.symbol("nanovllm.engine.sequence", "Sequence")
-        self.manager = engine.symbol(_MANAGER, "BlockManager")(num_blocks, block_size)
+        package = engine.release.engine.package
+        self.sequence_class = engine.symbol(f"{package}.engine.sequence", "Sequence")
+        self.manager = engine.symbol(f"{package}.engine.block_manager", "BlockManager")(num_blocks, block_size)
         self.sequences: dict[int, Any] = {}
         self.computed: dict[int, int] = {}
         self.out: dict[int, int] = {}

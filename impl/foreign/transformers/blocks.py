@@ -181,8 +181,8 @@ class Window(Full):
 
     @classmethod
     def capabilities(cls) -> Capabilities:
-        """Nothing is shared, and no counts are kept."""
-        return Capabilities(groups=cls.groups, snapshot=True, block_sizes=(1,))
+        """Nothing is shared. The ring may have slots that no position has come to yet, so the books say more than the table can show, and are left out."""
+        return Capabilities(groups=cls.groups, block_sizes=(1,))
 
     def _allocator(self) -> Any:  # noqa: ANN401 -- the engine's object
         make = self.engine.symbol(MANAGER, "SlidingAttentionCacheAllocator")
@@ -216,10 +216,6 @@ class Window(Full):
                 (position, slot) for position, slot in zip(range(request.computed, request.out), written, strict=True) if slot >= 0
             )
         return [shown.get(position) for position in range(max(shown) + 1)] if shown else []
-
-    def snapshot(self) -> Snapshot:
-        """Free blocks only."""
-        return Snapshot(free=[*self.manager._uninit_block_ids, *self.manager._init_block_ids])
 
 
 def _manager(engine: LoadedEngine, num_blocks: int, block_size: int) -> Any:  # noqa: ANN401 -- the engine's object

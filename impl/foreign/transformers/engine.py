@@ -24,6 +24,11 @@ TRANSFORMERS: Final = Engine(
         "window": Variant(
             f"{_BLOCKS}:Window", "the sliding-window allocator of transformers' continuous batching", f"{BATCHING}.cache_manager"
         ),
+        "sectors": Variant(
+            "kvproof.impl.foreign.transformers.sectors:Sectors",
+            "the paged cache of transformers' continuous batching, with its pool of sectors",
+            f"{BATCHING}.cache_allocators",
+        ),
     },
     oldest="5.0.0",
     newest="5.24.0",
