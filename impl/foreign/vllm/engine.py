@@ -8,11 +8,18 @@ from kvproof.impl.foreign.releases import Engine, Variant
 
 _V1: Final = "kvproof.impl.foreign.vllm.v1"
 _OFFLOAD: Final = "kvproof.impl.foreign.vllm.offload"
+_V0: Final = "kvproof.impl.foreign.vllm.v0"
+_BLOCKS: Final = "vllm.core.block.prefix_caching_block"
 _MANAGER: Final = "vllm.v1.core.kv_cache_manager"
 
 
 def _no_config() -> None:
     """No engine is configured around the cache."""
+
+
+def _no() -> bool:
+    """Blocks are for a GPU."""
+    return False
 
 
 VLLM: Final = Engine(
@@ -62,7 +69,10 @@ VLLM: Final = Engine(
         "vllm.logger": "it only writes logs",
         "vllm.platforms.current_platform.register_custom_kv_cache_specs": "a platform adds specs of its own, and there is none here",
     },
-    answers={"vllm.config.get_current_vllm_config_or_none": _no_config},
+    answers={
+        "vllm.config.get_current_vllm_config_or_none": _no_config,
+        "vllm.platforms.current_platform.is_hpu": _no,
+    },
     variants={
         "full": Variant(f"{_V1}:Full", "the KV cache manager of vLLM's engine V1", _MANAGER),
         "window": Variant(f"{_V1}:Window", "the KV cache manager of vLLM's engine V1, all layers with a sliding window", _MANAGER),
@@ -73,7 +83,9 @@ VLLM: Final = Engine(
             f"{_OFFLOAD}:HybridOffload", "the KV cache manager of vLLM's engine V1 with a KV connector, full and sliding-window layers", _MANAGER
         ),
         "paused": Variant(f"{_OFFLOAD}:Paused", "the KV cache manager of vLLM's engine V1, external tokens for a request that kept its blocks", _MANAGER),
+        "v0": Variant(f"{_V0}:Cached", "the block manager of vLLM's engine V0 with prefix caching", _BLOCKS),
+        "v0-uncached": Variant(f"{_V0}:Plain", "the block manager of vLLM's engine V0 without prefix caching", _BLOCKS),
     },
-    oldest="0.6.4.post1",
+    oldest="0.4.2",
     newest="0.33.0",
 )
