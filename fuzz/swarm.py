@@ -132,6 +132,8 @@ class Swarm:
         self._probes -= 1
         if self._probing is not None:
             seq, self._probing = self._probing, None
+            if seq not in spec.live:  # the cache refused to admit it
+                return self._probe(spec)
             return Match(seq) if self._probes % 4 or len(spec.live[seq].known) > 64 else Extend(seq, len(spec.live[seq].known))
         rng = self.rng
         prompt = self._suspicion(spec) if self._beliefs and rng.random() < 0.5 else self._computed(spec)

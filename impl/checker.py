@@ -280,7 +280,14 @@ class Checked:
             free=None if shot.free is None else self._blocks("Snapshot.free", shot.free),
             cached=None if shot.cached is None else frozenset(self._blocks("Snapshot.cached", shot.cached)) - self._nulls,
             retiring=None if shot.retiring is None else frozenset(self._blocks("Snapshot.retiring", shot.retiring)) - self._nulls,
+            free_count=None if shot.free_count is None else self._counted_free(shot.free_count),
         )
+
+    def _counted_free(self, count: object) -> int:
+        number = _index(count)
+        if number is None:
+            raise AdapterFault(f"Snapshot.free_count is {_a(count)}; it must be the number that the cache's counter shows, or None.")
+        return number
 
     def events(self) -> list[Event]:
         """The events since the last call."""

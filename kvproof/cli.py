@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from kvproof import open_cli, schemas
+from kvproof import engines, open_cli, schemas, zoo
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program, write_program, write_whole
 from kvproof.fuzz.reports import lawbook, terminal, wording
@@ -45,6 +45,7 @@ from kvproof.fuzz.reports.steps import replay as run_again
 from kvproof.fuzz.verdicts import Finding, Report
 from kvproof.fuzz.waivers import DEFAULT_FILE, BadWaivers, Waiver, read_waivers, stale_waivers, waivers_for
 from kvproof.impl.checker import AdapterFault, read_capabilities
+from kvproof.impl.foreign.releases import BadRelease
 from kvproof.models.laws import BY_NAME
 from kvproof.skeleton import BadPlace, write_skeleton
 from kvproof.targets import BUILT_IN_WORDS, DEFAULT_TARGET, BadTarget, find_target
@@ -69,7 +70,7 @@ class Unusable(ValueError):
     """A request that cannot be met: one sentence that names the cause and the mend."""
 
 
-REQUEST_ERRORS: Final = (BadTarget, BadFile, BadWaivers, BadPlace, Unusable, AdapterFault, open_cli.Unwritable)
+REQUEST_ERRORS: Final = (BadTarget, BadRelease, BadFile, BadWaivers, BadPlace, Unusable, AdapterFault, open_cli.Unwritable)
 """Errors whose text is all that a user needs to see."""
 
 
@@ -162,13 +163,19 @@ def cli(ctx: click.Context) -> int:
     """Prove that a paged KV cache, or the kernels that read and write it, keep their promises.
 
     A TARGET is module:Class, path/to/file.py:Class, one of production, production-hybrid, production-sync, kernels, kernels-torch,
-    kernels-vllm, kernels-vllm-decode and kernels-sglang, or bug:NAME and kernel-bug:NAME for a seeded bug.
+    kernels-vllm, kernels-vllm-decode and kernels-sglang, a release of an engine (vllm==0.33.0; see `kvproof engines`), or bug:NAME and
+    kernel-bug:NAME for a seeded bug.
 
     Exit status: 0 all laws held, 1 a law is broken, 2 the request or the target is at fault.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
     return AT_FAULT
+
+
+cli.add_command(engines.fetch)
+cli.add_command(engines.engines)
+cli.add_command(zoo.zoo)
 
 
 # -- check ---------------------------------------------------------------------------------------------------------------------------------
@@ -254,7 +261,7 @@ def _asked(target: str, budget: float, programs: int | None, workers: int, seed:
     """What is going to be judged, and how: the first line of a check."""
     from kvproof.fuzz.check import BUDGETS
 
-    what = BUILT_IN_WORDS.get(target, "a seeded bug" if target.startswith(("bug:", "kernel-bug:")) else "")
+    what = BUILT_IN_WORDS.get(target, "a seeded bug" if target.startswith(("bug:", "kernel-bug:")) else engines.engine_words(target))
     name = next((name for name, seconds in BUDGETS.items() if seconds == budget), "")
     parts = [what] if what else []
     parts += [f"budget {name} ({budget:g} s)" if name else f"budget {budget:g} s"]

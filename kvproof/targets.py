@@ -1,7 +1,7 @@
 """From a name to the adapter that it means.
 
-A target is `module:Class`, `path/to/file.py:Class`, a name that kvproof brings along (`production`), `bug:NAME` for a seeded bug of a cache, or
-`kernel-bug:NAME` for a seeded fault of kernels. What kind of target a class is, its contract says: see `kvproof.fuzz.kernels_check`.
+A target is `module:Class`, `path/to/file.py:Class`, a name that kvproof brings along (`production`), a release of an engine (`vllm==0.33.0`), `bug:NAME` for a
+seeded bug of a cache, or `kernel-bug:NAME` for a seeded fault of kernels. What kind of target a class is, its contract says: see `kvproof.fuzz.kernels_check`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, TypeVar
 
+from kvproof.engines import find_engine
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.reports.wording import closest, joined
 from kvproof.impl.adapter import CacheAdapter
+from kvproof.impl.foreign.releases import BadRelease
 
 BUILT_IN: Final[dict[str, str]] = {
     "production": "kvproof.impl.production.adapter:ProductionAdapter",
@@ -62,11 +64,22 @@ def find_target(name: str) -> type:
         return _seeded_bug(name.removeprefix("bug:"))
     if name.startswith("kernel-bug:"):
         return _seeded_kernel_bug(name.removeprefix("kernel-bug:"))
+    engine = _engine(name)
+    if engine is not None:
+        return engine
     place, _, attribute = BUILT_IN.get(name, name).rpartition(":")
     if not place or not attribute:
         raise BadTarget(_unknown(name))
     module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
     return _class_in(module, place, attribute)
+
+
+def _engine(name: str) -> type | None:
+    """The adapter of a release of an engine, if `name` is one."""
+    try:
+        return find_engine(name)
+    except BadRelease as error:
+        raise BadTarget(str(error)) from error
 
 
 def _unknown(name: str) -> str:

@@ -733,6 +733,11 @@ def books(spec: Spec, op: Op) -> None:
         spec.agenda.places.update(*(out.blocks for out in spec.agenda.launched))
     else:
         free_list(spec, op, seen.free)
+        if seen.free_count is not None and seen.free_count != len(seen.free):
+            raise Broken(
+                "pool-conserved",
+                f"the cache counts {seen.free_count} free blocks after {op_name(op)}, but its free list has {len(seen.free)}",
+            )
         partition(spec, op, seen.free, seen.retiring)
     if seen.cached is not None:
         matchable_blocks(spec, seen.cached)

@@ -42,12 +42,14 @@ class Snapshot(msgspec.Struct, frozen=True):
     `free`: the blocks that can be handed out now, in order, matchable ones included.
     `cached`: the blocks whose content is matchable, held or not.
     `retiring`: the blocks that wait for device work.
+    `free_count`: how many blocks the cache's own counter says can be handed out.
     """
 
     refcounts: Mapping[int, int] | None = None
     free: Sequence[int] | None = None
     cached: Collection[int] | None = None
     retiring: Collection[int] | None = None
+    free_count: int | None = None
 
 
 class Event(msgspec.Struct, frozen=True):

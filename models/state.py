@@ -24,6 +24,7 @@ class Books(msgspec.Struct, frozen=True):
     free: tuple[int, ...] | None = None
     cached: frozenset[int] | None = None
     retiring: frozenset[int] | None = None
+    free_count: int | None = None
 
 
 class Seen(msgspec.Struct, frozen=True):

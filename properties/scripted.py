@@ -51,6 +51,7 @@ class Do(msgspec.Struct, frozen=True):
     free: Sequence[int] | None = None
     cached: Collection[int] | None = None
     retiring: Collection[int] | None = None
+    free_count: int | None = None
     device: Mapping[int, Rows] = {}
     events: Sequence[Event] = ()
 
@@ -72,7 +73,13 @@ class Script(CacheAdapter):
         self.step = step
         self.rows.update(step.tables)
         self.device.update(step.device)
-        shown = {"refcounts": step.counts, "free": step.free, "cached": step.cached, "retiring": step.retiring}
+        shown = {
+            "refcounts": step.counts,
+            "free": step.free,
+            "cached": step.cached,
+            "retiring": step.retiring,
+            "free_count": step.free_count,
+        }
         self.books.update({name: value for name, value in shown.items() if value is not None})
         self.pending += step.events
 

@@ -132,6 +132,14 @@ CASES = [
     ),
     Case(
         "pool-conserved",
+        "the counter and the free list disagree",
+        ("counts 5 free blocks", "its free list has 4"),
+        [Do(Admit(0, (1,)), free=[0, 1, 2, 3], free_count=5)],
+        {-1: Do(Admit(0, (1,)), free=[0, 1, 2, 3], free_count=4)},
+        {"snapshot": True},
+    ),
+    Case(
+        "pool-conserved",
         "a null block is free",
         ("block 0 is a null block",),
         [Do(Admit(0, (1,)), free=[0, 1, 2, 3])],

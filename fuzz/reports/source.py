@@ -90,10 +90,11 @@ def _value(value: ast.expr) -> str:
 def _lookup(name: str, target: type) -> tuple[list[str], list[str], str]:
     """(imports, lines after them, expression) that give `target`: by import where it can be imported, else by the absolute path of its file."""
     module, _, attribute = name.rpartition(":")
+    engine = target.__module__.startswith("kvproof.impl.foreign.")
     if not module:
         module, attribute = target.__module__, target.__qualname__
     names = (*attribute.split("."), *module.split("."))
-    if module not in ("bug", "kernel-bug") and not module.endswith(".py") and all(part.isidentifier() for part in names):
+    if not engine and module not in ("bug", "kernel-bug") and not module.endswith(".py") and all(part.isidentifier() for part in names):
         return [f"from {module} import {attribute.partition('.')[0]}"], [], attribute
     return ["from kvproof.targets import find_target"], ["", f"Adapter = find_target({portable(name)!r})"], "Adapter"
 

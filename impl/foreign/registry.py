@@ -1,0 +1,47 @@
+"""Every engine that kvproof drives, and the way from its name to an adapter."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import msgspec
+
+from kvproof.impl.foreign.loading import load
+from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, parse
+from kvproof.impl.foreign.store import Say
+from kvproof.impl.foreign.nano_vllm import NANO_VLLM_FORK, NANO_VLLM_NPU
+from kvproof.impl.foreign.transformers.engine import TRANSFORMERS
+from kvproof.impl.foreign.vllm.engine import VLLM
+
+ENGINES: Final[dict[str, Engine]] = {engine.name: engine for engine in (VLLM, TRANSFORMERS, NANO_VLLM_FORK, NANO_VLLM_NPU)}
+"""By the name that is typed."""
+
+
+def find_release(text: str) -> Release | None:
+    """The release that a target names; None where it names no engine. Raises BadRelease."""
+    return parse(text, ENGINES)
+
+
+def engine_adapter(release: Release, say: Say = lambda _: None) -> type:
+    """The adapter for `release`, loaded into this process. Raises BadRelease."""
+    loaded = load(release, say)
+    variants = release.engine.variants
+    if not release.variant:
+        found = [name for name, variant in variants.items() if loaded.has(variant.marker)]
+        if not found:
+            raise loaded.moved(f"it has none of the modules {', '.join(sorted({variant.marker for variant in variants.values()}))}")
+        release = msgspec.structs.replace(release, variant=found[0])
+    variant = variants[release.variant]
+    if not loaded.has(variant.marker):
+        raise BadRelease(f"{release.name} does not exist: {release.engine.name} {release.version} has no {variant.marker}.")
+    module, _, name = variant.adapter.partition(":")
+    adapter: type = getattr(importlib.import_module(module), name)
+    adapter.capabilities()  # type: ignore[attr-defined] -- builds the engine once, so a surface that moved is told now
+    return adapter
+
+
+def described(release: Release) -> str:
+    """What the target is, in a few words."""
+    variant: Variant = release.engine.variants[release.variant or next(iter(release.engine.variants))]
+    return f"{variant.words}, release {release.version}"

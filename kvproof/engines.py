@@ -1,0 +1,94 @@
+"""Engines as targets: `vllm==0.33.0` on the command line, and the commands that fetch and list releases.
+
+kvproof fetch vllm==0.33.0              take the Python files of a release into the cache folder
+kvproof engines                         what can be judged, and what has been fetched
+"""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from kvproof.impl.foreign.registry import ENGINES, described, engine_adapter, find_release
+from kvproof.impl.foreign.releases import BadRelease, Release, installed
+from kvproof.impl.foreign.store import MANIFEST, Say, cache_folder, provide, read_manifest
+
+MEBIBYTE = 2**20
+
+
+def find_engine(name: str) -> type | None:
+    """The adapter of the engine that `name` names, its release fetched where needed; None where it names no engine. Raises BadRelease."""
+    release = find_release(name)
+    if release is None:
+        return None
+    with Waiting() as say:
+        return engine_adapter(release, say)
+
+
+def engine_words(name: str) -> str:
+    """What the target is, in a few words; empty where it is no engine."""
+    release = find_release(name)
+    return "" if release is None else described(release)
+
+
+class Waiting:
+    """A line that moves while pip works, where somebody looks."""
+
+    def __init__(self) -> None:
+        self._status = Console(stderr=True).status("")
+
+    def __enter__(self) -> Say:
+        return self._say
+
+    def _say(self, what: str) -> None:
+        self._status.update(f"{what} ...")
+        self._status.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._status.stop()
+
+
+@click.command()
+@click.argument("releases", nargs=-1, required=True)
+def fetch(releases: tuple[str, ...]) -> int:
+    """Fetch the Python files of RELEASES (vllm==0.33.0, ...) into the cache folder, so that `check` finds them there.
+
+    The wheel goes through pip, its hash is compared with the one that pip reports, and only the files that the adapters may need are kept.
+    """
+    for name in releases:
+        release = _asked(name)
+        with Waiting() as say:
+            folder, manifest = provide(release, say)
+        click.echo(
+            f"{release.engine.name} {release.version}: {manifest.files} files, {manifest.bytes / MEBIBYTE:.1f} MiB of {manifest.wheel} "
+            f"({manifest.wheel_bytes / MEBIBYTE:.0f} MiB), in {folder}"
+        )
+    return 0
+
+
+def _asked(name: str) -> Release:
+    release = find_release(name)
+    if release is None:
+        raise BadRelease(f"There is no engine {name!r}; kvproof drives {', '.join(ENGINES)}. Write vllm==0.33.0, for example.")
+    return release
+
+
+@click.command()
+def engines() -> int:
+    """List the engines that can be judged, how, and which releases have been fetched."""
+    table = Table("target", "what is judged", "releases", "here", box=None, pad_edge=False)
+    for engine in ENGINES.values():
+        here = [f"{version} (installed)"] if (version := installed(engine)) else []
+        here += sorted(_fetched(engine.name))
+        for number, (variant, what) in enumerate(engine.variants.items()):
+            name = engine.name if number == 0 else f"{engine.name}[{variant}]"
+            first = number == 0
+            table.add_row(name, what.words, f"{engine.oldest} to {engine.newest}" if first else "", ", ".join(here) if first else "")
+    Console(markup=False, highlight=False).print(table)
+    return 0
+
+
+def _fetched(name: str) -> list[str]:
+    manifests = (read_manifest(file.parent) for file in cache_folder().glob(f"*/{MANIFEST}"))
+    return [manifest.version for manifest in manifests if manifest is not None and manifest.engine == name]
