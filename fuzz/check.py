@@ -6,9 +6,7 @@ breaks, its program is shrunk at once, and the search goes on for a moment: othe
 
 from __future__ import annotations
 
-import multiprocessing
 import random
-import sys
 import time
 import traceback
 import warnings
@@ -20,6 +18,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from kvproof.fuzz.processes import process_context
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
 from kvproof.fuzz.shrink import shrink, shrink_fault, shrink_hang
 from kvproof.fuzz.swarm import Config, Swarm
@@ -380,7 +379,7 @@ class Worker(msgspec.Struct):
 
 def _run_processes(search: Search, gathering: Gathering) -> None:
     """Run one campaign in each of several processes. A process that dies or stalls is a fault of the target."""
-    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    context: Any = process_context()
     stop = context.Value("d", float("inf"))
     starts = context.Array("q", search.workers)
     running: dict[Connection, Worker] = {}

@@ -11,6 +11,7 @@ from toys_more import Everything, Greedy, RaisingHalfway
 
 from kvproof import Capabilities, Namespace
 from kvproof.fuzz import shrink as shrink_module
+from kvproof.fuzz.bugs import BUGS as SEEDED
 from kvproof.fuzz.check import Search, Tally, run_seed
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
 from kvproof.fuzz.shrink import Candidate, Shrinker, breaks, shrink, shrink_fault
@@ -235,6 +236,44 @@ def test_the_numbers_of_every_kind_of_operation_count():
         (Extend(0, 1), Extend(0, 1, (0,))),
     ]:
         assert Candidate(config, (small,)).size < Candidate(config, (large,)).size
+
+
+def test_a_fork_and_its_history_become_one_request():
+    program = program_of(
+        Admit(0, (0,)),
+        Extend(0, 1),
+        Commit(0),
+        Fork(0, 1),
+        Append(1, (1,)),
+        Extend(1, 1),
+        Commit(1),
+        Truncate(1, 1),
+        Append(1, (0,)),
+        Extend(1, 1),
+        Admit(2, (0, 1, 0)),
+        Extend(2, 1),
+        num_blocks=3,
+    )
+    result = shrink(program, SEEDED["published-tail-written-in-place"].adapter)
+    assert [type(op) for op in result.ops] == [Admit, Extend, Commit, Truncate, Append, Extend, Admit, Extend]
+
+
+def test_a_program_that_only_a_detour_makes_shorter_is_made_shorter():
+    program = program_of(
+        Admit(0, (1,)),
+        Admit(1, (1,)),
+        Extend(1, 1),
+        Commit(1),
+        Release(1),
+        Extend(0, 1),
+        Release(0),
+        Admit(2, (0, 0)),
+        Extend(2, 2),
+        num_blocks=2,
+        block_size=1,
+    )
+    result = shrink(program, SEEDED["recycled-block-counts-as-computed"].adapter)
+    assert len(result.ops) == 6
 
 
 # -- what is not shrunk -------------------------------------------------------------------------------------------------------------------------

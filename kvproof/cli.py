@@ -463,31 +463,60 @@ def _tell_replay(console: Console, program: Program, again: Replay) -> int:
 @click.argument("file", type=FILE)
 @click.argument("target", required=False)
 @click.option("--seconds", type=SECONDS, default=30.0, show_default=True, help="How long to try.")
+@click.option("-n", "--workers", type=click.IntRange(1, 1024), help="Processes to shrink with. [default: the cores of this machine]")
 @click.option("-o", "--output", type=FILE, help="Where the shorter program goes. [default: FILE with .shrunk.json]")
-def shrink(file: Path, target: str | None, seconds: float, output: Path | None) -> int:
-    """Make the program in FILE shorter while it breaks the same law."""
+@click.option("--test", "test_file", type=FILE, help="Where the pytest file goes. [default: beside the output, ending in _test.py]")
+def shrink(file: Path, target: str | None, seconds: float, workers: int | None, output: Path | None, test_file: Path | None) -> int:
+    """Make the program in FILE shorter while it breaks the same law; write it as a failure file and as a pytest file."""
     from kvproof.fuzz import shrink as shrinking
 
     program, adapter, _ = _load(file, target)
     console = Output()
     first = run_again(program, adapter)
-    if first.violation is None:
+    law = first.violation.law if first.violation else program.violation.law if program.violation else ""
+    steady = shrinking.steadiness(program, adapter, law) if law and not (first.fault or first.hang) else None
+    if steady is None or not steady.failures:
         return _tell_replay(console, program, first)
-    program = msgspec.structs.replace(program, violation=first.violation, fault="")
-    short = shrinking.shrink(program, adapter, seconds=seconds)
-    place = output or file.with_name(f"{file.name.removesuffix('.json').removesuffix('.shrunk')}.shrunk.json")
-    try:
-        write_program(place, short)
-    except OSError as error:
-        raise Unusable(f"{place} cannot be written ({error.strerror}); name another place with --output.") from error
+    if steady.flaky:
+        told = f"This failure is flaky: the program breaks {law} in {steady.failures} of {steady.runs} runs, so the cache depends on more than its operations."
+        terminal.say(console, told, "bold yellow")
+    program = msgspec.structs.replace(program, violation=first.violation or program.violation, fault="")
+    with _shrinking(file, seconds) as on_tick:
+        short = shrinking.shrink_in_parallel(
+            program, adapter, seconds=seconds, workers=workers or default_workers(), tries=steady.tries, on_tick=on_tick
+        )
+    stem = file.name.removesuffix(".json").removesuffix(".shrunk")
+    place = output or file.with_name(f"{stem}.shrunk.json")
+    test_place = test_file or place.with_name(f"{stem.replace('.', '_')}_shrunk_test.py")
+    source = pytest_source(short, adapter)
+    _write(place, "--output", lambda: write_program(place, short))
+    _write(test_place, "--test", lambda: write_whole(test_place, source.encode()))
     again = run_again(short, adapter)
     before = wording.counted(len(program.ops), "operation")
     terminal.show_program(console, again, short, title=f"{file} had {before}; the shortest program found")
-    source = pytest_source(short, adapter)
     terminal.show_source(console, source)
     terminal.show_way_back(console, terminal.Exhibit(short, again, source, path=place))
+    terminal.say(console, f"The test is in {test_place}.")
     console.print()
-    return _tell_replay(console, short, again)
+    return BROKEN if steady.flaky else _tell_replay(console, short, again)
+
+
+def _write(place: Path, option: str, write: Callable[[], None]) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise Unusable(f"{place} cannot be written ({error.strerror}); name another place with {option}.") from error
+
+
+@contextlib.contextmanager
+def _shrinking(file: Path, seconds: float) -> Iterator[Callable[[float], None]]:
+    """A bar on stderr that goes away at the end; nothing where stderr is no terminal."""
+    console = Output(stderr=True)
+    with Bar(
+        TextColumn("shrinking {task.description}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True, auto_refresh=False
+    ) as bar:
+        task = bar.add_task(str(file), total=seconds)
+        yield lambda elapsed: bar.update(task, completed=min(elapsed, seconds), refresh=console.is_terminal)
 
 
 # -- laws, schema, new ---------------------------------------------------------------------------------------------------------------------

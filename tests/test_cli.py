@@ -39,6 +39,17 @@ class Blind(SynchronousAdapter):
         self.cache.admit(seq, prompt, {})
 
 
+class Flaky(SynchronousAdapter):
+    built = 0
+
+    def __init__(self, **pool):
+        super().__init__(**pool)
+        Flaky.built += 1
+
+    def admit(self, seq, prompt, namespace):
+        self.cache.admit(seq, prompt, {} if Flaky.built % 2 else {"tenant": namespace.tenant})
+
+
 class Crashing(Adapter):
     def append(self, seq, tokens):
         raise KeyError(seq)
@@ -441,6 +452,25 @@ def test_shrink(kvproof):
     assert short.violation.law == "hit-same-namespace"
     assert f"failing.json had 10 operations; the shortest program found has {len(short.ops)} operations" in out
     assert "kvproof replay failing.shrunk.json" in out
+
+
+def test_shrink_writes_a_test_that_stands_alone(kvproof, place):
+    kvproof("shrink", failure(ops=BLIND_OPS), "--seconds", "20")
+
+    test = place / "failing_shrunk_test.py"
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert "hit-same-namespace" in ran.stdout
+
+
+def test_shrink_tells_a_flaky_failure(kvproof, place):
+    status, out, _ = kvproof("shrink", failure(target="caches_of_cli:Flaky"), "--seconds", "20", "-n", "1")
+
+    assert status == 1
+    assert "This failure is flaky: the program breaks hit-same-namespace in 5 of 10 runs" in out
+    assert read_program(place / "failing.shrunk.json").violation.law == "hit-same-namespace"
 
 
 def test_shrink_where_nothing_breaks(kvproof, place):

@@ -46,6 +46,7 @@ class BlockPool:
         The clean ones come first. The rest are still filed, and evicted by this: the caller tells the index.
         """
         clean = self.clean
+        refs = self.refs
         split = len(clean) - count
         if split >= 0:
             blocks = clean[split:]
@@ -54,16 +55,17 @@ class BlockPool:
         else:
             blocks = clean[::-1]
             clean.clear()
-            self._take_idle(blocks, -split)
-        refs = self.refs
         for block in blocks:
             refs[block] = 1
+        if split < 0:
+            self._take_idle(blocks, -split)
         return blocks
 
     def _take_idle(self, blocks: list[int], count: int) -> None:
-        after, end = self._after, self.num_blocks
+        after, refs, end = self._after, self.refs, self.num_blocks
         block = after[end]
         for _ in range(count):
+            refs[block] = 1
             blocks.append(block)
             block = after[block]
         after[end] = block
@@ -90,12 +92,14 @@ class BlockPool:
         last = before[end]
         idle = 0
         for block in blocks:
-            refs[block] = count = refs[block] - 1
-            if count:
-                if count < 0:
-                    refs[block] = 0
+            count = refs[block]
+            if count != 1:
+                if count < 1:
                     raise BlockNotHeld(f"block {block} was let go, and nobody held it")
-            elif labels[block] < 0:
+                refs[block] = count - 1
+                continue
+            refs[block] = 0
+            if labels[block] < 0:
                 clean.append(block)
             else:
                 after[last] = block
