@@ -31,7 +31,7 @@ from kvproof.models.ops import (
     SwapOut,
     Truncate,
 )
-from kvproof.models.outcomes import Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
+from kvproof.models.outcomes import Differs, Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
 from kvproof.models.spec import Outcome, OutOfBlocksSeen, Raised, RefusedSeen
 from kvproof.models.state import Books, Table, Tables
 
@@ -190,11 +190,15 @@ class Checked:
     # -- operations -----------------------------------------------------------------------------------------------------------------------------
 
     def do(self, op: Op) -> Outcome:
-        """Run one operation. Raises AdapterFault for anything but an answer, OutOfBlocks or Refused."""
+        """Run one operation. Raises AdapterFault for anything but an answer, OutOfBlocks or Refused, and Differs where that is claimed."""
         try:
             return _DO[type(op)](self, op)
         except AdapterFault:
             raise
+        except Differs:
+            if self.capabilities.tensors:
+                raise
+            raise AdapterFault(f"{call_of(op)} raised Differs; claim the capability tensors, or do not raise it.") from None
         except OutOfBlocks:
             if isinstance(op, Extend | Fork):
                 return OutOfBlocksSeen()

@@ -31,6 +31,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     `policy`: any of `lru` (evicts the least recently used block, deeper blocks first), `tight` (tables are never longer than needed),
     `exact` (extend succeeds whenever free and evictable blocks suffice), `rewrites` (a pass may write again what a shared slot already holds).
     `capacity`: blocks really usable out of `num_blocks`, where that differs: a number, or a function of `num_blocks`.
+    `tensors`: behind the adapter real passes run on real keys and values, and it raises `Differs` where they give the wrong numbers.
     `null_blocks`: ids that are never handed out (padding sinks). `block_sizes`, `max_blocks`: what the suite may ask for.
     """
 
@@ -47,6 +48,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     snapshot: bool = False
     events: bool = False
     mirror: bool = False
+    tensors: bool = False
     namespace_fields: Collection[str] = frozenset()
     null_blocks: Collection[int] = frozenset()
     policy: Collection[str] = frozenset()

@@ -176,6 +176,13 @@ LAWS: tuple[Law, ...] = (
         bugs=("B65",),
     ),
     Law(
+        "served-equals-contiguous",
+        "Content",
+        "What a pass computes from real keys and values, in whatever batch and after whatever history, equals what the contiguous sequence gives.",
+        needs=("tensors",),
+        bugs=(),
+    ),
+    Law(
         "hit-is-true-prefix",
         "Prefix",
         "A match returns only tokens whose exact ids, from the first on, equal the prompt's, whatever the hash says.",

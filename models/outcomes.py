@@ -16,6 +16,13 @@ class Refused(Exception):
     """The engine that owns this cache would never do that here. Nothing has changed."""
 
 
+class Differs(Exception):
+    """What a pass computed from real keys and values is not what the contiguous sequence gives. Only adapters that claim `tensors` raise it.
+
+    The message says whose pass it was, and how far it is off: it is the reason of a broken `served-equals-contiguous`.
+    """
+
+
 class Hit(msgspec.Struct, frozen=True, tag_field="answer", tag="hit"):
     """The answer of `match`: how many leading tokens could be reused now."""
 

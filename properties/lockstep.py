@@ -22,13 +22,16 @@ import msgspec
 
 from kvproof.impl.checker import AdapterFault, Checked, Hung, Raises, read_capabilities
 from kvproof.models.capabilities import Capabilities
-from kvproof.models.ops import Admit, AnyOp, BeginStep, Extend, Fork, Op, Release, op_name
+from kvproof.models.ops import Admit, AnyOp, BeginStep, EndStep, Extend, Fork, Op, Release, op_name
+from kvproof.models.outcomes import Differs
 from kvproof.models.spec import ContractBroken, Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec, Violation
 from kvproof.models.state import Seen, Tables
 
 OP_SECONDS: Final = 10.0
 """Default time limit of one operation. Real operations take microseconds; a slow machine under load still takes far less than a second."""
 
+SERVED: Final = "served-equals-contiguous"
+"""The law that an adapter judges itself: only it has the tensors."""
 
 EVENTS_EVERY: Final = 3
 """In pools with an even number of blocks, events are taken after every third operation: their order must be right across operations."""
@@ -75,8 +78,11 @@ class Lockstep:
             return False
         self.ops.append(op)
         _WATCH.beats += 1
+        compared = len(spec.steps[op.step]) if self.capabilities.tensors and isinstance(op, EndStep) else 0
         try:
             outcome = self.cache.do(op)
+        except Differs as differs:
+            raise LawBroken(Violation(SERVED, spec.step, str(differs))) from differs
         except Raises as error:
             if not spec.exhausted(op):
                 raise
@@ -92,6 +98,8 @@ class Lockstep:
             raise AdapterFault(f"{error}.") from error
         if violation is not None:
             raise LawBroken(violation)
+        if compared:
+            spec.exercised[SERVED] += compared
         self.last_seen = seen
         return True
 

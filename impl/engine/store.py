@@ -1,0 +1,120 @@
+"""Keys and values of all layers in blocks, on the device and on the host tier: every tensor that a block id points into.
+
+The groups of layers share the memory: layer i of each group lies in the same tensor, since a block serves one group at a time. So a copy of a
+block is a copy in all tensors, whichever group it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kvproof.impl.engine.batch import Batch
+from kvproof.impl.engine.config import ModelConfig
+from kvproof.kernels.contract import KVPool
+
+DTYPES = {"plain": torch.float32, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
+
+
+class Kernels(Protocol):
+    """What a store needs of paged kernels; `PagedTriton` and `PagedTorch` have it."""
+
+    def store(self, pool: KVPool, key: Tensor, value: Tensor, slots: Tensor) -> None:
+        """New rows to their slots."""
+
+    def attend(
+        self,
+        pool: KVPool,
+        query: Tensor,
+        block_tables: Tensor,
+        seq_lens: Tensor,
+        *,
+        scale: float,
+        query_lens: Tensor | None = None,
+        window: int | None = None,
+    ) -> Tensor:
+        """Attention of each query over its sequence."""
+
+    def copy_layers(self, pools: Sequence[KVPool], pairs: Tensor) -> None:
+        """The same blocks in all layers."""
+
+    def move(self, source: KVPool, target: KVPool, source_slots: Tensor, target_slots: Tensor) -> None:
+        """Rows from one pool to another."""
+
+
+@dataclass
+class Store:
+    """`pools`: one for each layer of a group; `host`: the same on the slower tier. `windows`: those of the groups."""
+
+    kernels: Kernels
+    pools: list[KVPool]
+    host: list[KVPool]
+    windows: tuple[int | None, ...]
+    scale: float
+
+    @classmethod
+    def of(cls, config: ModelConfig, kernels: Kernels, *, num_blocks: int, host_blocks: int, block_size: int, layout: str = "NHD") -> Store:
+        """Room for that many blocks. Nothing is cleared: what was never written reads as NaN."""
+        layers = config.layers // len(config.windows)
+        device = [empty_pool(config, num_blocks, block_size, layout) for _ in range(layers)]
+        host = [empty_pool(config, max(1, host_blocks), block_size, "NHD") for _ in range(layers)]
+        return cls(kernels, device, host, config.windows, config.scale)
+
+    def write(self, layer: int, key: Tensor, value: Tensor, batch: Batch) -> None:
+        """Keys and values `[rows, heads, size]` of the batch's new tokens."""
+        group, pool = self._of(layer)
+        self.kernels.store(pool, key, value, batch.groups[group].slots)
+
+    def attend(self, layer: int, query: Tensor, batch: Batch) -> Tensor:
+        """Query `[rows, q_heads, size]` over each row's own sequence, up to and with its own position."""
+        group, pool = self._of(layer)
+        tables, window = batch.groups[group].tables, self.windows[group]
+        if pool.latent_size is not None:
+            # Latent kernels decode only: every row is a sequence that ends with it.
+            rows = torch.repeat_interleave(torch.arange(len(tables)), batch.query_lens)
+            return self.kernels.attend(pool, query, tables[rows], (batch.positions + 1).to(torch.int32), scale=self.scale)
+        lens = None if batch.decodes else batch.query_lens
+        return self.kernels.attend(pool, query, tables, batch.seq_lens, scale=self.scale, query_lens=lens, window=window)
+
+    def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
+        """(group, source, destination) blocks, with everything that belongs to them."""
+        if copies:
+            self.kernels.copy_layers(self.pools, torch.tensor([pair[1:] for pair in copies]))
+
+    def swap_out(self, blocks: Sequence[tuple[int, int, int]]) -> None:
+        """(group, device block, host block): to the host."""
+        for pool, host in zip(self.pools, self.host, strict=True):
+            self.kernels.move(pool, host, _slots(blocks, 1, pool), _slots(blocks, 2, pool))
+
+    def swap_in(self, blocks: Sequence[tuple[int, int, int]]) -> None:
+        """(group, device block, host block): back to the device."""
+        for pool, host in zip(self.pools, self.host, strict=True):
+            self.kernels.move(host, pool, _slots(blocks, 2, pool), _slots(blocks, 1, pool))
+
+    def _of(self, layer: int) -> tuple[int, KVPool]:
+        index, group = divmod(layer, len(self.windows))
+        return group, self.pools[index]
+
+
+def empty_pool(config: ModelConfig, blocks: int, block_size: int, layout: str) -> KVPool:
+    """One layer's pool, full of NaN: in the numbers themselves or, for integers, which have none, in their scales."""
+    heads, size = config.stored_heads, config.stored_size
+    shape = (blocks, block_size, heads, size) if layout == "NHD" else (blocks, heads, block_size, size)
+    key, value = (torch.full(shape, float("nan")).to(DTYPES[config.storage]) for _ in range(2))
+    if config.latent:
+        return KVPool(key, key[..., : config.latent], block_size, layout)
+    if config.storage == "int8":
+        key_scale, value_scale = (torch.full((blocks, block_size, heads), float("nan")) for _ in range(2))
+        return KVPool(key, value, block_size, layout, key_scale, value_scale)
+    scale = torch.ones(1) if config.storage == "fp8" else None
+    return KVPool(key, value, block_size, layout, scale, scale)
+
+
+def _slots(blocks: Sequence[tuple[int, int, int]], side: int, pool: KVPool) -> Tensor:
+    """Every slot of the blocks on that side of (group, device, host)."""
+    first = torch.tensor([block[side] for block in blocks], dtype=torch.int64) * pool.block_size
+    return (first[:, None] + torch.arange(pool.block_size)).flatten()
