@@ -48,7 +48,7 @@ class Sample(msgspec.Struct, frozen=True):
     free_blocks: int | None
     """Blocks that can be handed out now, matchable ones included."""
     effective_tokens: int
-    """Slots of held blocks that show a computed token of a holder."""
+    """Slots of held blocks that hold a token of a holder which is computed, or is being computed."""
     allocated_tokens: int
     """Slots of held blocks."""
     tail_bound_tokens: int
@@ -233,12 +233,13 @@ class Gauge:
 
 
 def _filled(spec: Spec, seq: int, group: int, index: int) -> int:
-    """How many slots of this place in a block table show a computed token."""
+    """How many slots of this place in a block table hold a token that is computed, or is being computed by the pass that is out."""
     sequence = spec.live.get(seq)
     if sequence is None:
         return 0
     size = spec.block_sizes[group]
-    return max(0, min(sequence.computed - index * size, size))
+    end = sequence.out.end if sequence.out else sequence.computed
+    return max(0, min(end - index * size, size))
 
 
 def _percentile(buckets: Counter[int], count: int, percent: float) -> float:

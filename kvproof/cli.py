@@ -4,6 +4,7 @@
     kvproof check mypkg.attn:Kernels        judge paged kernels
     kvproof replay FILE                     run a failure again, step by step
     kvproof shrink FILE                     make a failure shorter
+    kvproof audit FILE                      judge a recorded trace
     kvproof laws                            what is promised
     kvproof new FILE                        an adapter to start from
 
@@ -30,7 +31,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from kvproof import schemas
+from kvproof import audit_cli, schemas
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program, write_program, write_whole
 from kvproof.fuzz.reports import lawbook, terminal, wording
@@ -532,3 +533,7 @@ def new(file: Path) -> int:
     click.echo(f"Wrote {file}. It has a small cache of its own and passes as it is; replace that by yours. Check it with:")
     click.echo(f"    kvproof check {file}:Adapter")
     return HELD
+
+
+for _command in audit_cli.COMMANDS:
+    cli.add_command(_command)
