@@ -97,7 +97,7 @@ def served(tmp_path_factory):
         known: dict[int, int] = {}
         computed: dict[int, int] = {}
         numbers = itertools.count()
-        for _ in range(400):
+        for _ in range(30):
             while len(known) < 4:
                 seq, prompt = next(numbers), rng.choice(systems) + tuple(rng.randrange(1000) for _ in range(rng.randrange(1, 6)))
                 cache.admit(seq, prompt)
@@ -196,7 +196,10 @@ def damaged(kind, lines):
     """(the lines with one thing wrong, what a message must name)."""
     middle = len(lines) // 2
     if kind == "missing":
-        return [*lines[:middle], *lines[middle + 1 :]], f"line {middle + 1} holds operation {middle}, where operation {middle - 1} should be"
+        return [
+            *lines[:middle],
+            *lines[middle + 1 :],
+        ], f"line {middle + 1} holds operation {middle}, where operation {middle - 1} should be"
     if kind == "doubled":
         return [*lines[:middle], lines[middle - 1], *lines[middle:]], f"line {middle + 1} repeats operation {middle - 2}"
     if kind == "swapped":
@@ -206,7 +209,11 @@ def damaged(kind, lines):
         return [*lines[:middle], lines[middle][:20] + b"\x00\xff\n", *lines[middle + 1 :]], f"line {middle + 1} is damaged"
     if kind == "out of range":
         line = msgspec.json.encode(msgspec.json.decode(lines[middle]) | {"free": {"left": [999]}}) + b"\n"
-        return [*lines[:middle], line, *lines[middle + 1 :]], f"line {middle + 1} is damaged: it names block 999, but the pool has blocks 0 to 47"
+        return [
+            *lines[:middle],
+            line,
+            *lines[middle + 1 :],
+        ], f"line {middle + 1} is damaged: it names block 999, but the pool has blocks 0 to 47"
     assert kind == "cut"
     return [*lines[:middle], lines[middle][: len(lines[middle]) // 2]], f"line {middle + 1} is cut off"
 
@@ -302,3 +309,16 @@ def test_memory_is_bounded_by_what_is_live(served, tmp_path, monkeypatch):
     assert admitted > 50
     assert len(spec.tree) < 1500
     assert len(spec.numbers._starts) == 1
+
+
+@pytest.mark.parametrize("adapter", [ProductionAdapter, HybridAdapter, SynchronousAdapter])
+def test_no_sound_cache_is_accused_whatever_line_is_missing(adapter, tmp_path):
+    rng = random.Random(2)
+    for program in range(30):
+        ops, config, _ = swarm_run(adapter, f"lost:{program}")
+        path = recorded(adapter, ops, config, tmp_path / "trace.jsonl")
+        lines = path.read_bytes().splitlines(keepends=True)
+        lost = rng.randrange(1, len(lines) - 1)
+        path.write_bytes(b"".join([*lines[:lost], *lines[lost + rng.choice((1, 1, 3)) :]]))
+        report = audit(path, tolerant=True)
+        assert (report.verdict, report.violations) == ("proved", []), (program, lost)
