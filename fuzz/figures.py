@@ -25,9 +25,6 @@ from kvproof.models.spec import OutOfBlocksSeen, Raised, RefusedSeen, Spec
 MOST_SAMPLES: Final = 512
 """Samples that are kept: more than a plot can show. When there are as many, every second one goes."""
 
-SAMPLE_SHARE: Final = 8
-"""A sample walks all held and free blocks; it is taken once in as many operations as an eighth of them, so that it costs little beside the laws."""
-
 BUCKETS_PER_E: Final = 50
 """Durations are counted in buckets that are exp(1/50), two per cent, apart."""
 
@@ -174,7 +171,9 @@ class Gauge:
             del self._samples[1::2]
             self._stride *= 2
         free = len(spec.seen.books.free or ())
-        self._next = step.number + max(self._stride, (held + free) // SAMPLE_SHARE)
+        self._next = step.number + max(
+            self._stride, held + free
+        )  # a sample walks these blocks: so it costs an operation no more than a block
 
     def _sample(self, step: Step, spec: Spec) -> Sample:
         books = spec.seen.books
@@ -229,7 +228,8 @@ class Gauge:
         buckets = self._buckets[name]
         count = buckets.total()
         found = [min(_percentile(buckets, count, percent), self._longest[name]) / 1e3 for percent in PERCENTILES]
-        return Duration(count, self._spent[name] / count / 1e3, *found, self._longest[name] / 1e3)
+        p50, p90, p99, p999 = found
+        return Duration(count, self._spent[name] / count / 1e3, p50, p90, p99, p999, self._longest[name] / 1e3)
 
 
 def _filled(spec: Spec, seq: int, group: int, index: int) -> int:

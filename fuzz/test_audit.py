@@ -97,7 +97,7 @@ def served(tmp_path_factory):
         known: dict[int, int] = {}
         computed: dict[int, int] = {}
         numbers = itertools.count()
-        for _ in range(30):
+        for _ in range(400):
             while len(known) < 4:
                 seq, prompt = next(numbers), rng.choice(systems) + tuple(rng.randrange(1000) for _ in range(rng.randrange(1, 6)))
                 cache.admit(seq, prompt)

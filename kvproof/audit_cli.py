@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 import msgspec
@@ -19,6 +19,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kvproof.fuzz.programs import BadFile, write_whole
+
+if TYPE_CHECKING:
+    from kvproof.fuzz.audit import AuditReport
 
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
 OUTPUT: Final = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
@@ -60,7 +63,7 @@ def audit(file: Path, kind: str, json_file: Path | None, junit_file: Path | None
     return report.exit_status
 
 
-def _audited(file: Path, kind: str, on_progress: Callable[[int, int], None] | None, *, tolerant: bool):  # type: ignore[no-untyped-def]  # noqa: ANN202 -- AuditReport, which is imported only where it is needed
+def _audited(file: Path, kind: str, on_progress: Callable[[int, int], None] | None, *, tolerant: bool) -> AuditReport:
     from kvproof.fuzz import audit as auditing
     from kvproof.fuzz.traces.kv_events import audit_events, is_event_stream
 

@@ -85,8 +85,10 @@ class Stream:
         self.most = max(self.most, len(self.index))
 
     def _store(self, event: Mapping[str, Any], place: int) -> None:
-        hashes, tokens, size = _list(event, "block_hashes"), _list(event, "token_ids"), event.get("block_size")
-        whole = bool(tokens) and isinstance(size, int) and size > 0
+        hashes, tokens = _list(event, "block_hashes"), _list(event, "token_ids")
+        given = event.get("block_size")
+        size = given if isinstance(given, int) else 0
+        whole = bool(tokens) and size > 0
         if whole:
             self.exercised["published-is-committed"] += 1
             if len(tokens) % size or len(tokens) < size * len(hashes):

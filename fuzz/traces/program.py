@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from kvproof.fuzz.audit import Auditor
 from kvproof.fuzz.programs import FORMAT, Program
@@ -26,7 +25,7 @@ def program_of(path: Path) -> Program:
         complaint = item.what if isinstance(item, Trouble) else auditor.judge(item)
         if complaint or isinstance(item, Trouble):
             raise BadTrace(f"{path}: {complaint}; a program can only be made of a whole trace.")
-        ops.append(cast("AnyOp", item.op))
+        ops.append(item.op)
         if auditor.breach is not None:
             violation = Violation(auditor.breach.law, auditor.breach.operation, auditor.breach.reason)
             break

@@ -226,7 +226,8 @@ class Recorder:
             self.flush()
         if self._redactor is not None:
             op = self._redactor.op(op, answered=answered)
-        buffer.append(Line(self._number, op, out, now - self._begun, None, slices))
+        # Any sequence of slices is written alike, and making it a tuple would cost.
+        buffer.append(Line(self._number, op, out, now - self._begun, None, slices))  # type: ignore[arg-type]
         self._number += 1
 
     def flush(self) -> None:
