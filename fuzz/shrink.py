@@ -187,10 +187,10 @@ def shrink(
 
     `tries`: see Shrinker. Raises AdapterFault if the target cannot be driven at all.
     """
-    start = Candidate(program.config, program.ops)
-    law = program.violation.law if program.violation else _first_law(start, target, op_seconds)
-    if law is None:
+    violation = program.violation or first_violation(program, target, op_seconds=op_seconds)
+    if violation is None:
         return program
+    law = violation.law
     shrinker = Shrinker(
         target, lambda result: breaks(result, law), seconds=seconds, op_seconds=op_seconds, tries=tries, walk_seed=walk_seed
     )
@@ -243,11 +243,13 @@ def breaks(result: Result, law: str) -> bool:
     return violation is not None and (violation.law == law or violation.law == ALSO.get(law))
 
 
-def _first_law(start: Candidate, target: type, op_seconds: float) -> str | None:
-    result = run(start.ops, target, num_blocks=start.config.num_blocks, block_size=start.config.block_size, op_seconds=op_seconds)
+def first_violation(program: Program, target: type, *, op_seconds: float = OP_SECONDS) -> Violation | None:
+    """What `program` breaks on `target`, if anything. Raises AdapterFault."""
+    pool = program.config
+    result = run(program.ops, target, num_blocks=pool.num_blocks, block_size=pool.block_size, op_seconds=op_seconds)
     if result.fault:
         raise AdapterFault(result.fault)
-    return result.violation.law if result.violation else None
+    return result.violation
 
 
 def _kind_of_fault(fault: str) -> str:

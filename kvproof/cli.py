@@ -5,6 +5,7 @@
     kvproof replay FILE                     run a failure again, step by step
     kvproof shrink FILE                     make a failure shorter
     kvproof open FILE                       see a failure, a trace or a report as a picture
+    kvproof audit FILE                      judge a recorded trace
     kvproof laws                            what is promised
     kvproof new FILE                        an adapter to start from
 
@@ -31,7 +32,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from kvproof import engines, open_cli, schemas, zoo
+from kvproof import audit_cli, engines, open_cli, schemas, zoo
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program, write_program, write_whole
 from kvproof.fuzz.reports import lawbook, terminal, wording
@@ -42,6 +43,8 @@ from kvproof.fuzz.reports.picture.sources import film_report
 from kvproof.fuzz.reports.source import case_source, pytest_source
 from kvproof.fuzz.reports.steps import Replay
 from kvproof.fuzz.reports.steps import replay as run_again
+from kvproof.fuzz.traces.program import program_of
+from kvproof.fuzz.traces.read import is_trace
 from kvproof.fuzz.verdicts import Finding, Report
 from kvproof.fuzz.waivers import DEFAULT_FILE, BadWaivers, Waiver, read_waivers, stale_waivers, waivers_for
 from kvproof.impl.checker import AdapterFault, read_capabilities
@@ -424,7 +427,8 @@ def _load(file: Path, target: str | None) -> tuple[Program, type, str]:
         )
     adapter = find_target(program.target)
     claimed = read_capabilities(adapter)
-    if config.num_blocks > claimed.max_blocks or config.block_size not in claimed.block_sizes:
+    recorded = is_trace(file)  # on a pool that the cache has had, whatever it lets the suite ask for
+    if not recorded and (config.num_blocks > claimed.max_blocks or config.block_size not in claimed.block_sizes):
         sizes = wording.joined([str(size) for size in claimed.block_sizes], "or")
         raise Unusable(
             f"{file} needs a pool of {config.num_blocks} blocks of {config.block_size} tokens, but {local(program.target)} claims at most "
@@ -434,7 +438,9 @@ def _load(file: Path, target: str | None) -> tuple[Program, type, str]:
 
 
 def _program_in(file: Path) -> tuple[Program, str]:
-    """The program that a program or failure file holds, or the first one of a report, and how it is called."""
+    """The program that a program or failure file or a trace holds, or the first one of a report, and how it is called."""
+    if is_trace(file):
+        return program_of(file), f"The operations of the trace {file}"
     report = _report_in(file)
     if report is None:
         return read_program(file), f"The program in {file}"
@@ -497,20 +503,19 @@ def shrink(
 
     program, adapter, _ = _load(file, target)
     console = Output()
-    first = run_again(program, adapter)
-    law = first.violation.law if first.violation else program.violation.law if program.violation else ""
-    steady = shrinking.steadiness(program, adapter, law) if law and not (first.fault or first.hang) else None
-    if steady is None or not steady.failures:
-        return _tell_replay(console, program, first)
+    violation = shrinking.first_violation(program, adapter) or program.violation
+    steady = shrinking.steadiness(program, adapter, violation.law) if violation else None
+    if violation is None or steady is None or not steady.failures:
+        return _tell_replay(console, program, run_again(program, adapter))
     if steady.flaky:
-        told = f"This failure is flaky: the program breaks {law} in {steady.failures} of {steady.runs} runs, so the cache depends on more than its operations."
+        told = f"This failure is flaky: the program breaks {violation.law} in {steady.failures} of {steady.runs} runs, so the cache depends on more than its operations."
         terminal.say(console, told, "bold yellow")
-    program = msgspec.structs.replace(program, violation=first.violation or program.violation, fault="")
+    program = msgspec.structs.replace(program, violation=violation, fault="")
     with _shrinking(file, seconds) as on_tick:
         short = shrinking.shrink_in_parallel(
             program, adapter, seconds=seconds, workers=workers or default_workers(), tries=steady.tries, on_tick=on_tick
         )
-    stem = file.name.removesuffix(".json").removesuffix(".shrunk")
+    stem = file.name.removesuffix(".json").removesuffix(".jsonl").removesuffix(".shrunk")
     place = output or file.with_name(f"{stem}.shrunk.json")
     test_place = test_file or place.with_name(f"{stem.replace('.', '_')}_shrunk_test.py")
     source = pytest_source(short, adapter)
@@ -573,7 +578,7 @@ def laws(law: str | None, *, markdown: bool) -> int:
 @cli.command(short_help="Print the JSON Schemas of the files.")
 @click.argument("kind", type=click.Choice(schemas.KINDS), required=False)
 def schema(kind: str | None) -> int:
-    """Print the JSON Schema of a program, failure or report file; without KIND, an object with all three."""
+    """Print the JSON Schema of a program, failure, report or trace file; without KIND, an object with all of them."""
     whole = (
         schemas.schema_text(kind)
         if kind
@@ -591,3 +596,7 @@ def new(file: Path) -> int:
     click.echo(f"Wrote {file}. It has a small cache of its own and passes as it is; replace that by yours. Check it with:")
     click.echo(f"    kvproof check {file}:Adapter")
     return HELD
+
+
+for _command in audit_cli.COMMANDS:
+    cli.add_command(_command)

@@ -47,6 +47,7 @@ class Change(msgspec.Struct, frozen=True):
     retiring: Moved | None = None
     events: Moved | None = None
     worker_tables: Mapping[int, Tables] = {}
+    free_count: int | None = None
 
 
 class Ledger:
@@ -58,21 +59,25 @@ class Ledger:
         """block -> how often it is on the free list."""
         self.cached: set[int] | None = None
         self.retiring: set[int] | None = None
+        self.free_count: int | None = None
+        """What the cache's own counter of free blocks shows."""
         self.kept_counts: dict[int, int] = {}
-        """Each of the four at the last look."""
+        """This and the next three: each book at the last look."""
         self.kept_free: dict[int, int] = {}
         self.kept_cached: set[int] = set()
         self.kept_retiring: set[int] = set()
         self.counts_before: dict[int, int] = {}
         """The reference counts before the last operation, of those that it changed."""
 
-    def difference(self, books: Books) -> tuple[Mapping[int, int] | None, Moved | None, Moved | None, Moved | None]:
-        """What `books` say that was not so at the last look: counts, free, cached, retiring."""
-        return (
+    def difference(self, books: Books) -> Change:
+        """What `books` say that was not so at the last look."""
+        return Change(
+            {},
             None if books.refcounts is None else _counts_difference(self.kept_counts, books.refcounts),
             None if books.free is None else _list_difference(self.kept_free, books.free),
             None if books.cached is None else _set_difference(self.kept_cached, books.cached),
             None if books.retiring is None else _set_difference(self.kept_retiring, books.retiring),
+            free_count=books.free_count,
         )
 
     def take(self, change: Change) -> None:
@@ -91,6 +96,7 @@ class Ledger:
         self.free = None if change.free is None else self.kept_free
         self.cached = None if change.cached is None else self.kept_cached
         self.retiring = None if change.retiring is None else self.kept_retiring
+        self.free_count = change.free_count
 
     def _times(self, moved: Moved) -> dict[int, int]:
         times: dict[int, int] = {}
@@ -160,12 +166,9 @@ class Observed:
         if len(now) != len(self.tables) or tables:
             tables.update((seq, None) for seq in self.tables if seq not in now)
         replayed = seen.matchable_by_events
-        return Change(
-            tables,
-            *self.books.difference(seen.books),
-            None if replayed is None else _set_difference(self.replayed, replayed),
-            seen.worker_tables,
-        )
+        books = self.books.difference(seen.books)
+        events = None if replayed is None else _set_difference(self.replayed, replayed)
+        return Change(tables, books.refcounts, books.free, books.cached, books.retiring, events, seen.worker_tables, books.free_count)
 
     def take(self, change: Change) -> None:
         """The cache is now as `change` says."""

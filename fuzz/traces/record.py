@@ -251,7 +251,7 @@ class RecordingAdapter(CacheAdapter):
         if events:
             self._taken += events
         self.writer.step(
-            cast("AnyOp", self._redactor.op(op, answered=not failed)) if self._redactor else op,
+            self._redactor.op(op, answered=not failed) if self._redactor else op,
             outcome,
             seen,
             at=ended - self._begun,
