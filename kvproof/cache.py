@@ -107,11 +107,12 @@ def kernel_tests(
     `kernels`: a subclass of `kvproof.PagedKernels`. The other arguments are those of `cache_tests`. Raises TypeError and ValueError for
     arguments that cannot be. The extra `kernels` must be installed when the items run, or they fail in one sentence that says so.
     """
-    if isinstance(kernels, type) and not kernels_check.is_kernels(kernels):
+    made = cache_tests(kernels, budget=budget, seed=seed, waivers=waivers, name=name)
+    if not kernels_check.is_kernels(kernels):
         raise TypeError(
             f"kernel_tests() needs a class that derives from kvproof.PagedKernels, not {kernels!r}; caches go to cache_tests()."
         )
-    return cache_tests(kernels, budget=budget, seed=seed, waivers=waivers, name=name)
+    return made
 
 
 def laws_of(target: type) -> tuple[Law, ...]:
