@@ -6,6 +6,7 @@ needs cut down to it, and results are put together again afterwards. So a progra
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -29,7 +30,7 @@ from kvproof.kernels.machine.errors import EndlessLoopError, MachineError, Runaw
 from kvproof.kernels.machine.ir import Op
 from kvproof.kernels.machine.limits import CallStopped
 from kvproof.kernels.machine.numerics import Array, container
-from kvproof.kernels.machine.values import Value, dense, merge, take
+from kvproof.kernels.machine.values import Value, dense, full, merge, take
 
 MAX_ITERATIONS = 1 << 22
 """Trips of one loop. A paged kernel over a million tokens makes 65,536; a program that waits for another one would never end."""
@@ -309,6 +310,26 @@ def _call(op: Op, builder: Builder) -> Step:
         ]
         for out, value in zip(op.results, run_function(callee, values, frame), strict=True):
             env[out] = value
+
+    return run
+
+
+@step("tt.map_elementwise")
+def _map_elementwise(op: Op, builder: Builder) -> Step:
+    """Each element runs the region as if it were a program of its own, so that elements part ways where the region branches."""
+    if op.integer("pack", 1) != 1:
+        raise builder.unsupported(op, "several elements at a time")
+    shape = builder.type(op.operands[0]).shape
+    region = builder.region(op.regions[0])
+
+    def run(env: Env, frame: Frame) -> None:
+        programs, count = len(frame.ids), math.prod(shape)
+        everyone = np.repeat(np.arange(programs), count)
+        inner = _subset(env, region.free, everyone)
+        _bind(region.block, inner, [np.broadcast_to(full(env[value], shape), (programs, *shape)).reshape(-1) for value in op.operands])
+        run_block(region.block, inner, Frame(frame.ids[everyone], frame.run))
+        for out, value in zip(op.results, region.yields, strict=True):
+            env[out] = np.broadcast_to(dense(inner[value]), (programs * count,)).reshape(programs, *shape)
 
     return run
 

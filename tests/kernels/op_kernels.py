@@ -110,6 +110,17 @@ def alternating_pointers(x, y, out, N: tl.constexpr):
 
 
 @triton.jit
+def twice_or_difference(a, b):
+    return a * 2 if a > b else b - a
+
+
+@triton.jit
+def mapped(x, y, out, N: tl.constexpr):
+    i = tl.program_id(0) * N + tl.arange(0, N)
+    tl.store(out + i, tl.map_elementwise(twice_or_difference, tl.load(x + i), tl.load(y + i)))
+
+
+@triton.jit
 def early_returns(x, y, out, N: tl.constexpr):
     pid = tl.program_id(0)
     i = pid * N + tl.arange(0, N)
