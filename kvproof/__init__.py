@@ -11,7 +11,7 @@ from kvproof.models.ops import Namespace
 from kvproof.models.outcomes import Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
 
 if TYPE_CHECKING:
-    from kvproof.cache import cache_tests
+    from kvproof.cache import cache_tests, kernel_tests
     from kvproof.fuzz.traces.record import record
     from kvproof.fuzz.traces.recorder import Recorder
 
@@ -31,16 +31,17 @@ __all__ = [
     "Refused",
     "Snapshot",
     "cache_tests",
+    "kernel_tests",
     "record",
 ]
 
 
 def __getattr__(name: str) -> object:
-    # Adapters import this package in production; only tests need pytest, which cache_tests brings along.
-    if name == "cache_tests":
-        from kvproof.cache import cache_tests
+    # Adapters import this package in production; only tests need pytest, which kvproof.cache brings along.
+    if name in ("cache_tests", "kernel_tests"):
+        from kvproof import cache
 
-        return cache_tests
+        return getattr(cache, name)
     if name == "record":
         from kvproof.fuzz.traces.record import record
 

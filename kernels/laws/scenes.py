@@ -221,7 +221,13 @@ def _tokens(case: Case, seq: int) -> tuple[torch.Tensor, torch.Tensor]:
     """
     count = -(-case.lens[seq] // 256) * 256
     rows = _token_rows(case.seed * 1000003 + seq, (count, 2, case.kv_heads, case.key_size), case.dtype)
-    return (rows[:, 1], rows[:, 1, :, : case.head_size]) if case.rope else (rows[:, 0], rows[:, 1])
+    if case.rope:
+        return rows[:, 1], rows[:, 1, :, : case.head_size]
+    if case.cancelling:
+        half, rows = case.lens[seq] // 2, rows.clone()
+        rows[half : 2 * half, 0] = rows[:half, 0]
+        rows[half : 2 * half, 1] = -rows[:half, 1]
+    return rows[:, 0], rows[:, 1]
 
 
 @functools.lru_cache(maxsize=64)
