@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -75,17 +75,17 @@ def large_pool(kernels: PagedKernels, device: str, pool_bytes: int) -> str:
     heads, head, block = 2, 128, 16
     blocks = pool_bytes // (block * heads * head * 2)
     shape = (blocks, block, heads, head)
-    large = KVPool(*(torch.empty(shape, dtype=torch.bfloat16, device=device) for _ in range(2)), block)
+    large = KVPool(torch.empty(shape, dtype=torch.bfloat16, device=device), torch.empty(shape, dtype=torch.bfloat16, device=device), block)
     wanted = [blocks - 1, 0, blocks // 2, 2**31 // (block * heads * head) % blocks, blocks - 2, *range(1, 6)]
     places = torch.tensor(list(dict.fromkeys(wanted))[:6], device=device)
-    small = KVPool(*(torch.zeros(len(places) + 1, *shape[1:], dtype=torch.bfloat16, device=device) for _ in range(2)), block)
+    small = KVPool(large.key[:6].clone(), large.value[:6].clone(), block)
     tokens = 5 * block - 3
-    rows = [torch.randn(tokens, heads, head, device=device).to(torch.bfloat16) for _ in range(2)]
+    key, value = (torch.randn(tokens, heads, head, device=device).to(torch.bfloat16) for _ in range(2))
     query = torch.randn(1, 8, head, device=device).to(torch.bfloat16)
     at, lens = torch.arange(tokens, device=device), torch.tensor([tokens], dtype=torch.int32, device=device)
     outputs = []
     for pool, table in ((large, places[:5]), (small, torch.arange(5, device=device))):
-        kernels.store(pool, *rows, table[at // block] * block + at % block)
+        kernels.store(pool, key, value, table[at // block] * block + at % block)
         tables = table.to(torch.int32).unsqueeze(0)
         outputs.append(kernels.attend(pool, query, tables, lens, scale=head**-0.5))
         prefill = query.expand(tokens, -1, -1)
@@ -132,7 +132,8 @@ def decoder(device: str, lanes: int = 8, width: int = 40) -> Decoder:
 
 def cuda_graph(run: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], object]]:
     """Capture a run: where its output will lie, and the replay."""
-    side = torch.cuda.Stream()
+    stream: Any = torch.cuda.Stream
+    side = stream()
     with torch.cuda.stream(side):
         run()  # compiles
     torch.cuda.synchronize()
@@ -224,7 +225,8 @@ def against_torch(kernels: PagedKernels, device: str) -> str:
     block, heads, head, lens = 16, 8, 128, (8192, 1, 4097, 0)
     width = 8192 // block
     shape = (4 * width, block, heads, head)
-    pool = KVPool(*(torch.randn(shape, device=device).to(torch.bfloat16) for _ in range(2)), block)
+    key, value = (torch.randn(shape, device=device).to(torch.bfloat16) for _ in range(2))
+    pool = KVPool(key, value, block)
     tables = torch.randperm(4 * width, device=device).view(4, width).to(torch.int32)
     query = torch.randn(4, 32, head, device=device).to(torch.bfloat16)
     seq_lens = torch.tensor(lens, dtype=torch.int32, device=device)

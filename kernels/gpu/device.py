@@ -45,7 +45,7 @@ class Guarded:
         """The same elements, strides and offset on the device."""
         storage = source.untyped_storage()
         if storage.data_ptr() not in self._held:
-            host = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+            host = torch.empty(0, dtype=torch.uint8).set_(storage)
             buffer = torch.full((2 * GUARD_BYTES + len(host),), GUARD, dtype=torch.uint8, device=self.device)
             buffer[GUARD_BYTES : GUARD_BYTES + len(host)] = host.to(self.device)
             self._held[storage.data_ptr()] = (host, buffer)
@@ -79,7 +79,7 @@ def on_device(kernels: type[PagedKernels], device: str, claims: KernelCapabiliti
         def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
             _call(kernels, "store", device, pool, key, value, slots)
 
-        def attend(self, pool: KVPool, *args: torch.Tensor, **options: Any) -> torch.Tensor:  # type: ignore[override]  # noqa: ANN401
+        def attend(self, pool: KVPool, *args: torch.Tensor, **options: Any) -> torch.Tensor:  # noqa: ANN401
             return _call(kernels, "attend", device, pool, *args, **options).cpu()  # type: ignore[no-any-return]
 
         def copy_blocks(self, pool: KVPool, pairs: torch.Tensor) -> None:

@@ -16,11 +16,10 @@ each key head), and a batch of one at 8192 tokens still gives 64 programs with 8
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What of a device decides sizes: `backend` "cuda" or "hip", whether kernels may use the type e4m3, bytes of shared memory."""
+    """What of a device decides how kernels are launched: `backend` "cuda" or "hip", and whether kernels may use the type e4m3."""
 
     backend: str = "cuda"
     e4m3: bool = True
-    shared_bytes: int = 227 << 10
 
 
 @functools.cache
@@ -33,9 +32,8 @@ def target_of(device: torch.device) -> Target:
         return Target()
     properties = torch.cuda.get_device_properties(device)
     if torch.version.hip:
-        newest = str(properties.gcnArchName).startswith("gfx95")
-        return Target("hip", newest, (160 if newest else 64) << 10)
-    return Target("cuda", (properties.major, properties.minor) >= (8, 9), int(properties.shared_memory_per_block_optin))
+        return Target("hip", str(properties.gcnArchName).startswith("gfx95"))
+    return Target("cuda", (properties.major, properties.minor) >= (8, 9))
 
 
 @dataclasses.dataclass(frozen=True)
