@@ -21,8 +21,6 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-import msgspec
-
 if TYPE_CHECKING:
     import torch
 
@@ -81,7 +79,8 @@ class KVPool:
         return tensor if self.layout == "NHD" else tensor.transpose(1, 2)
 
 
-class KernelCapabilities(msgspec.Struct, frozen=True):
+@dataclasses.dataclass(frozen=True)
+class KernelCapabilities:
     """What the kernels claim; the suite asks for nothing else.
 
     `dtypes`: torch names of the type of query, key and value, which the pool has too unless it is quantised (`fp8`: float8_e4m3fn, `int8`).
