@@ -135,7 +135,9 @@ for seq in range(int(sys.argv[2])):
 
 def engine(path, sequences, end, **options):
     script = ENGINE.format(end=end)
-    return subprocess.run([sys.executable, "-c", script, str(path), str(sequences), repr(options)], check=False, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-c", script, str(path), str(sequences), repr(options)], check=False, capture_output=True, text=True
+    )
 
 
 def test_a_recorder_that_is_left_open_is_closed_when_its_process_ends(tmp_path):
@@ -313,3 +315,17 @@ def test_nothing_is_left_behind_where_an_export_fails(small, tmp_path):
 
 def test_steps_say_on_which_line_they_stand(small):
     assert [(step.number, step.line) for step in Reader(small) if isinstance(step, Step)] == [(n, n + 2) for n in range(6)]
+
+
+def test_an_error_of_the_cache_reaches_the_caller_and_stands_in_the_trace(tmp_path):
+    class Failing(SynchronousAdapter):
+        def release(self, seq, reason):
+            super().release(seq, reason)
+            raise KeyError("lost")
+
+    path = tmp_path / "t.jsonl"
+    with record(Failing(num_blocks=4, block_size=2), path, num_blocks=4, block_size=2) as cache:
+        cache.admit(0, (1, 2))
+        with pytest.raises(KeyError, match="lost"):
+            cache.release(0, "finish")
+    assert list(Reader(path))[-1].outcome.error == "KeyError: 'lost'"
