@@ -141,7 +141,7 @@ class Spec:
         self.any_drop = False
         """Whether any holder has let go of any block so far."""
         self.seen = Observed(len(self.block_sizes))
-        self.agenda = Agenda(self.universe)
+        self.agenda = Agenda(self.universe, books=capabilities.snapshot)
         self.step = 0
         self.exercised: Counter[str] = Counter()
         self._needed_nodes = 0
@@ -208,7 +208,7 @@ class Spec:
 
     def tables(self, sequence: Sequence) -> Tables:
         """The block tables last seen of `sequence`."""
-        return self.seen.tables.get(sequence.seq) or ((),) * len(self.block_sizes)
+        return self.seen.tables.get(sequence.seq) or self.seen.no_tables
 
     def pins(self, block: int) -> int:
         """How many holders of `block` besides tables a cache may count: passes out, their copies, and drops deferred until they finish."""

@@ -201,7 +201,7 @@ def _notes(stream: Stream) -> list[str]:
     counts = ", ".join(f"{stream.counts[kind]:,} {kind}" for kind in KINDS)
     notes = [f"{counts}; at most {stream.most:,} hashes were stored at once."]
     if stream.removed_unknown and not stream.known_from_empty:
-        notes.append(f"{stream.removed_unknown:,} hashes were removed that this stream never stored: it may begin after the engine did.")
+        notes.append(f"{stream.removed_unknown:,} removals name a hash that this stream never stored: it may begin after the engine did.")
     if stream.two_namespaces:
         notes.append(
             f"{stream.two_namespaces:,} times a stored hash was stored again for another adapter or salt: whoever routes by these hashes cannot tell the two apart."

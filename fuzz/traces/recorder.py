@@ -20,6 +20,7 @@ import atexit
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 import msgspec
@@ -103,6 +104,12 @@ class Recorder:
         self._ledger = Ledger()
         self._closed = False
         atexit.register(self.close)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
     # -- operations -------------------------------------------------------------------------------------------------------------------------------
 
