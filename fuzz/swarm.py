@@ -112,7 +112,7 @@ class Swarm:
             if op is not None:
                 self.length -= 1
                 return op
-        if any(deferral.work_touches for deferral in spec.deferrals) and self.rng.random() < 0.4:
+        if spec.awaited and self.rng.random() < 0.4:
             op = self._while_retiring(spec)
             if op is not None and spec.enabled(op):
                 self.length -= 1

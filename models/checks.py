@@ -5,15 +5,15 @@ Where several laws could be named, the check names the one that a reader can act
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.memory import EMPTY, Lost
+from kvproof.models.observed import Entry, Observed
 from kvproof.models.ops import Evict, Extend, Fork, Match, Namespace, Op, Release, SwapIn, Truncate, op_name
 from kvproof.models.outcomes import Grant
-from kvproof.models.state import Books, Evicted, Pass, Seen, Sequence, Table
+from kvproof.models.state import Evicted, Pass, Sequence, Table
 
 if TYPE_CHECKING:
     from kvproof.models.spec import Outcome, Spec
@@ -28,35 +28,47 @@ class Broken(Exception):
         self.reason = reason
 
 
-def everything(spec: Spec, op: Op, before: Seen) -> None:
+def everything(spec: Spec, op: Op) -> None:
     """The laws that hold after every operation."""
+    spec.agenda.touched(spec)
+    if spec.thorough:
+        spec.agenda.everything(spec)
     no_aliasing(spec)
-    contents(spec, op, before)
+    contents(spec, op)
     books(spec, op)
     if "tight" in spec.capabilities.policy:
-        tail_waste(spec)
-    if spec.seen.matchable_by_events is not None and spec.seen.books.cached is not None:
+        tail_waste(spec, op)
+    if spec.seen.last.events is not None and spec.seen.books.cached is not None:
         events(spec)
-    if spec.evicted:
-        eviction_order(spec, before)
+    if "lru" in spec.capabilities.policy:
+        eviction_order(spec)
 
 
 # -- content: what each live sequence reads ---------------------------------------------------------------------------------------------------
 
 
-def contents(spec: Spec, op: Op, before: Seen) -> None:
+def contents(spec: Spec, op: Op) -> None:
     """Every readable position of every live sequence shows its own ghost; only what changed is looked at again."""
-    touched = spec.memory.touched
-    subjects = _subjects(op)
-    for seq, sequence in spec.live.items():
-        tables = spec.tables(sequence)
-        if sequence.computed == 0 and sequence.out is None and not sequence.swapped:
-            holds_nothing(sequence, tables, op)
-        elif not sequence.swapped and (
-            seq in subjects or tables != before.tables.get(seq) or any(block in touched for table in tables for block in table)
-        ):
-            for group, table in enumerate(tables):
-                group_contents(spec, op, before, sequence, group, table)
+    for seq in spec.live if spec.thorough else {*spec.seen.was, *_subjects(op)}:
+        sequence = spec.live.get(seq)
+        if sequence is not None and sequence.computed == 0 and sequence.out is None and not sequence.swapped:
+            holds_nothing(sequence, spec.tables(sequence), op)
+    last = None
+    for sequence, group, index in _readers(spec):
+        entry_contents(spec, op, sequence, group, index)
+        if (sequence.seq, group) != last:
+            last = sequence.seq, group
+            _count_reading(spec, sequence, group)
+
+
+def _readers(spec: Spec) -> list[tuple[Sequence, int, int]]:
+    """The table entries that have to be read again, in the order of sequences, groups and positions."""
+    live = spec.live
+    found = [(live[seq], group, index) for seq, group, index in spec.agenda.entries if seq in live]
+    found = [reader for reader in found if reader[0].computed and not reader[0].swapped]
+    if len(found) > 1:
+        found.sort(key=lambda reader: (reader[0].born, reader[1], reader[2]))
+    return found
 
 
 def holds_nothing(sequence: Sequence, tables: tuple[Table, ...], op: Op) -> None:
@@ -67,22 +79,38 @@ def holds_nothing(sequence: Sequence, tables: tuple[Table, ...], op: Op) -> None
             raise Broken(law, f"sequence {sequence.seq} holds nothing, yet its block table is {_show(table)} after {op_name(op)}")
 
 
-def group_contents(spec: Spec, op: Op, before: Seen, sequence: Sequence, group: int, table: Table) -> None:
-    """Each position that the next token of `sequence` reads is in the table, was written, and is the sequence's own."""
-    slots = spec.memory.slots
-    for position in spec.readable(sequence, group):
-        slot = spec.slot(group, table, position)
-        if slot is None:
-            raise Broken(_law_for_missing(spec, op, sequence, group), _missing(spec, sequence, group, table, position))
-        if slots[slot] != spec.content(sequence, group, position):
-            law = _law_for_wrong(spec, op, before, sequence, group, position, slots[slot])
-            raise Broken(law, _wrong(spec, op, sequence, group, position, slot))
-    if sequence.computed:
-        spec.exercised["committed-is-covered"] += 1
-        spec.exercised["initialised-read"] += 1
-        spec.exercised["own-content"] += 1
-        if spec.windows[group] is not None and spec.readable(sequence, group).start > 0:
-            spec.exercised["window-keeps-what-it-needs"] += 1
+def entry_contents(spec: Spec, op: Op, sequence: Sequence, group: int, index: int) -> None:
+    """The positions in one table entry that the next token of `sequence` reads are in the table, were written, and are the sequence's own."""
+    size = spec.block_sizes[group]
+    low = max(index * size, window_low(sequence.computed, spec.windows[group]))
+    high = min((index + 1) * size, sequence.computed)
+    if low >= high:
+        return
+    table = spec.tables(sequence)[group]
+    block = table[index] if index < len(table) else None
+    if block is None:
+        raise Broken(_law_for_missing(spec, op, sequence, group), _missing(spec, sequence, group, table, low))
+    wanted = _contents(spec, sequence, group, low, high)
+    if spec.memory.holds(block, wanted, low - index * size) or spec.memory.learn(block, wanted, low - index * size):
+        return
+    first = block * spec.memory.stride + low - index * size
+    offset = next(i for i, content in enumerate(wanted) if spec.memory.slots[first + i] != content)
+    law = _law_for_wrong(spec, op, sequence, group, low + offset, spec.memory.slots[first + offset])
+    raise Broken(law, _wrong(spec, op, sequence, group, low + offset, first + offset))
+
+
+def _contents(spec: Spec, sequence: Sequence, group: int, low: int, high: int) -> list[int]:
+    """The ghosts that the positions `low` to `high` - 1 must show."""
+    groups = len(spec.block_sizes)
+    nodes = sequence.path[low:high]
+    return nodes if groups == 1 else [node * groups + group for node in nodes]
+
+
+def _count_reading(spec: Spec, sequence: Sequence, group: int) -> None:
+    for law in ("committed-is-covered", "initialised-read", "own-content"):
+        spec.exercised[law] += 1
+    if spec.windows[group] is not None and spec.readable(sequence, group).start > 0:
+        spec.exercised["window-keeps-what-it-needs"] += 1
 
 
 def room(spec: Spec, sequence: Sequence, out: Pass) -> None:
@@ -90,15 +118,15 @@ def room(spec: Spec, sequence: Sequence, out: Pass) -> None:
 
     A windowed group may leave out positions that no token after the pass can read, all drafts rejected.
     """
-    for group, table in enumerate(spec.tables(sequence)):
+    for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
         needed_from = max(out.start, window_low(out.known_end, spec.windows[group]))
-        for position in range(needed_from, out.end):
-            if spec.slot(group, table, position) is None:
-                skipped = spec.windows[group] is not None and position // spec.block_sizes[group] < len(table)
+        for index in range(needed_from // size, blocks_for(out.end, size)):
+            if index >= len(table) or table[index] is None:
+                skipped = spec.windows[group] is not None and index < len(table)
                 raise Broken(
                     "window-keeps-what-it-needs" if skipped else "committed-is-covered",
                     f"extend granted sequence {sequence.seq} the positions {out.start} to {out.end - 1}, but its table {_show(table)} "
-                    f"has no block for position {position}{_in_group(spec, group)}",
+                    f"has no block for position {max(needed_from, index * size)}{_in_group(spec, group)}",
                 )
 
 
@@ -107,14 +135,28 @@ def room(spec: Spec, sequence: Sequence, out: Pass) -> None:
 
 def no_aliasing(spec: Spec) -> None:
     """Sequences list one block only at the same place and where their committed tokens in it agree."""
-    holders: set[int] = set()
-    for block, entries in spec.owners.items():
-        holders.add(entries[0][0])
-        for other in entries[1:]:
-            holders.add(other[0])
-            _may_share(spec, block, entries[0], other)
-    if len(holders) > 1:
+    if len(spec.seen.holding) > 1:
         spec.exercised["no-aliasing"] += 1
+    if not spec.agenda.shared and not spec.seen.orphaned:
+        return
+    owners = spec.owners
+    suspects: dict[int, set[Entry]] = {}
+    for entry in spec.agenda.shared:
+        block = _listed_at(spec, entry)
+        if block is not None and len(owners[block]) > 1:
+            suspects.setdefault(block, set()).add(entry)
+    for block in spec.seen.orphaned:
+        suspects.setdefault(block, set()).update(owners[block])
+    for block in sorted(suspects):
+        first, *others = owners[block]
+        for other in others if first in suspects[block] else [entry for entry in others if entry in suspects[block]]:
+            _may_share(spec, block, first, other)
+
+
+def _listed_at(spec: Spec, entry: Entry) -> int | None:
+    seq, group, index = entry
+    tables = spec.seen.tables.get(seq)
+    return None if tables is None or index >= len(tables[group]) else tables[group][index]
 
 
 def _may_share(spec: Spec, block: int, one: tuple[int, int, int], two: tuple[int, int, int]) -> None:
@@ -133,7 +175,7 @@ def _may_share(spec: Spec, block: int, one: tuple[int, int, int], two: tuple[int
         )
 
 
-def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: int, before: Seen) -> None:
+def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: int) -> None:
     """A block that is handed out belongs to nobody and no device work still touches it."""
     others = [other for other, _, _ in spec.owners[block] if other != sequence.seq]
     place = f"at index {index} of its table{_in_group(spec, group)}"
@@ -157,37 +199,25 @@ def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: in
                     f"block {block} takes part in a copy for sequence {out.seq} that has not run yet, yet sequence {sequence.seq} was given it {place}",
                 )
         if spec.steps:
-            spec.exercised["fenced-reuse"] += any(d.work_touches for d in spec.deferrals)
-    matchable = block in (before.books.cached or ()) or block in spec.memory.proven
-    if matchable and "lru" in spec.capabilities.policy and block not in _listed(before):
-        spec.evicted.append(
-            Evicted(
-                block,
-                spec.step,
-                spec.used_at.get(block, 0),
-                spec.seen_at.get(block, 0),
-                spec.settled_at.get(block, 0),
-                spec.let_go.get(block),
-            )
-        )
+            spec.exercised["fenced-reuse"] += bool(spec.awaited)
+    if "lru" not in spec.capabilities.policy:
+        return
+    if (spec.seen.was_cached(block) or block in spec.memory.proven) and not spec.seen.was_held(block):
+        spec.evicted.append(spec.recency.evicted(block, spec.step))
 
 
 def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, grant: Grant) -> None:
     """The pass writes only in blocks that its sequence alone holds."""
     targets = {target for _, _, target in grant.copies}
-    path = sequence.path[out.start : out.known_end] + out.path
-    for group, table in enumerate(spec.tables(sequence)):
-        for offset, node in enumerate(path):
-            position = out.start + offset
-            slot = spec.slot(group, table, position)
-            if slot is None:
+    for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
+        for index in range(out.start // size, min(blocks_for(out.end, size), len(table))):
+            block = table[index]
+            if block is None or len(spec.owners[block]) == 1:
                 continue
-            block = spec.memory.block_of(slot)
             others = [other for other, _, _ in spec.owners[block] if other != sequence.seq]
-            if not others:
-                continue
-            same = spec.memory.slots[slot] == node * len(spec.block_sizes) + group and block not in targets
-            if not ("rewrites" in spec.capabilities.policy and same):
+            positions = range(max(out.start, index * size), min(out.end, (index + 1) * size))
+            if others and not (block not in targets and _rewrites(spec, sequence, out, group, positions)):
+                position = next(p for p in positions if block in targets or not _rewrites(spec, sequence, out, group, range(p, p + 1)))
                 raise Broken(
                     "exclusive-write",
                     f"the pass of sequence {sequence.seq} writes position {position} into block {block}{_in_group(spec, group)}, "
@@ -195,6 +225,16 @@ def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, grant: Grant) -> 
                 )
     if len(spec.live) > 1:
         spec.exercised["exclusive-write"] += 1
+
+
+def _rewrites(spec: Spec, sequence: Sequence, out: Pass, group: int, positions: range) -> bool:
+    """Whether the pass may write these positions into a shared block, since it writes only what is there."""
+    if "rewrites" not in spec.capabilities.policy:
+        return False
+    path = sequence.path[out.start : out.known_end] + out.path
+    slots = [spec.slot(group, spec.tables(sequence)[group], position) for position in positions]
+    wanted = [path[position - out.start] * len(spec.block_sizes) + group for position in positions]
+    return [None if slot is None else spec.memory.slots[slot] for slot in slots] == wanted
 
 
 def copy_batch(spec: Spec, op: Op, grant: Grant) -> None:
@@ -215,24 +255,24 @@ def copy_batch(spec: Spec, op: Op, grant: Grant) -> None:
         spec.exercised["copy-before-write"] += 1
 
 
-def repeated_release(spec: Spec, op: Release, outcome: Outcome, before: Seen) -> None:
+def repeated_release(spec: Spec, op: Release, outcome: Outcome) -> None:
     """Releasing again changes nothing."""
     if outcome is not None:
         raise Broken(
             "release-once", f"sequence {op.seq} holds nothing any more, and releasing it again raised {getattr(outcome, 'error', outcome)}"
         )
-    change = _difference(before, spec.seen, frozenset())
+    change = _difference(spec.seen, frozenset())
     if change:
         raise Broken("release-once", f"sequence {op.seq} holds nothing any more, yet releasing it again changed {change}")
     spec.exercised["release-once"] += 1
 
 
-def failure_changes_nothing(spec: Spec, op: Op, before: Seen) -> None:
+def failure_changes_nothing(spec: Spec, op: Op) -> None:
     """An operation that failed left everything as it was; blocks already out of a window may be freed."""
-    change = _difference(before, spec.seen, _left_the_window(spec, before))
+    change = _difference(spec.seen, _left_the_window(spec))
     if change:
         if any(spec.windows):
-            contents(spec, op, before)  # a block that left a window too early is that law's affair
+            contents(spec, op)  # a block that left a window too early is that law's affair
         raise Broken("failure-changes-nothing", f"{op_name(op)} failed, yet it changed {change}")
     spec.exercised["failure-changes-nothing"] += 1
 
@@ -240,7 +280,7 @@ def failure_changes_nothing(spec: Spec, op: Op, before: Seen) -> None:
 def no_spurious_exhaustion(spec: Spec, op: Extend) -> None:
     """OutOfBlocks is true: a sequence that is alone fits if the pool could hold it; `exact` caches use every free or evictable block."""
     sequence = spec.live[op.seq]
-    alone = _holders(spec) <= {op.seq} and not spec.passes and not spec.steps
+    alone = spec.seen.holding.keys() <= {op.seq} and not spec.passes and not spec.steps
     need = _need(spec, sequence, op)
     have = sum(len(table) for table in spec.tables(sequence))
     if alone and need <= spec.usable:
@@ -254,7 +294,7 @@ def no_spurious_exhaustion(spec: Spec, op: Extend) -> None:
         raise Broken(
             "no-spurious-exhaustion", f"sequence {op.seq} is alone and needs {need} of {spec.usable} blocks, yet extend raised OutOfBlocks"
         )
-    kept_back = set(spec.owners) | set(spec.pins())
+    kept_back = set(spec.owners) | spec.pinned()
     if "exact" in spec.capabilities.policy and need - have <= spec.usable - len(kept_back):
         raise Broken(
             "no-spurious-exhaustion",
@@ -265,15 +305,10 @@ def no_spurious_exhaustion(spec: Spec, op: Extend) -> None:
 
 def whole_pool_again(spec: Spec, sequence: Sequence) -> None:
     """Count an extend that was given (nearly) the whole pool: the pool holds that much, and nothing leaked."""
-    alone = _holders(spec) <= {sequence.seq}
+    alone = spec.seen.holding.keys() <= {sequence.seq}
     if alone and len(spec.owners) > spec.usable - len(spec.block_sizes):
         spec.exercised["no-spurious-exhaustion"] += 1
         spec.exercised["no-leak"] += spec.any_drop
-
-
-def _holders(spec: Spec) -> set[int]:
-    """The sequences that list any block."""
-    return {entry[0] for entries in spec.owners.values() for entry in entries}
 
 
 def _need(spec: Spec, sequence: Sequence, op: Extend) -> int:
@@ -299,7 +334,7 @@ def _need(spec: Spec, sequence: Sequence, op: Extend) -> int:
 def mirror(spec: Spec, launched: Iterable[Pass]) -> None:
     """When a step begins, the device's tables of the sequences in it are the manager's."""
     for out in launched:
-        worker = spec.seen.worker_tables.get(out.seq)
+        worker = spec.seen.last.worker_tables.get(out.seq)
         if worker is None:
             continue
         for group, (theirs, ours) in enumerate(zip(worker, spec.seen.tables[out.seq], strict=True)):
@@ -311,10 +346,11 @@ def mirror(spec: Spec, launched: Iterable[Pass]) -> None:
         spec.exercised["mirror-follows"] += 1
 
 
-def tail_waste(spec: Spec) -> None:
+def tail_waste(spec: Spec, op: Op) -> None:
     """A tight cache allocates no block beyond what extends asked for."""
-    for sequence in spec.live.values():
-        for group, table in enumerate(spec.tables(sequence)):
+    for seq in spec.live if spec.thorough else {*spec.seen.was, *_subjects(op)}:
+        sequence = spec.live.get(seq)
+        for group, table in enumerate(spec.tables(sequence)) if sequence else ():
             if table and (len(table) - 1) * spec.block_sizes[group] >= sequence.asked:
                 raise Broken(
                     "tail-waste-bounded",
@@ -337,6 +373,8 @@ def hit(spec: Spec, sequence: Sequence, tokens: int) -> None:
         for start in range(0, tokens, size):
             wanted = range(start, min(start + size, tokens))
             if not _in_pool(spec, sequence, group, wanted):
+                if spec.memory.blurred:
+                    return  # it may lie where nothing is known; what is adopted of it will be seen
                 law, why = _why_absent(spec, sequence, group, wanted)
                 raise Broken(law, f"match found {_counted(tokens)} for sequence {sequence.seq}, but {why}")
             if "lru" in spec.capabilities.policy:
@@ -370,21 +408,39 @@ def adoption(spec: Spec, sequence: Sequence, grant: Grant) -> None:
     if spec.capabilities.prefix:
         _note_prefix_situations(spec, sequence, grant.adopted)
     source_of = {(group, target): source for group, source, target in grant.copies}
-    for group, table in enumerate(spec.tables(sequence)):
-        for position in range(window_low(grant.adopted, spec.windows[group]), grant.adopted):
-            slot = spec.slot(group, table, position)
-            if slot is None:
+    for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
+        low = window_low(grant.adopted, spec.windows[group])
+        for index in range(low // size, blocks_for(grant.adopted, size)):
+            block = table[index] if index < len(table) else None
+            positions = range(max(low, index * size), min(grant.adopted, (index + 1) * size))
+            if block is None:
                 law = "committed-is-covered" if spec.windows[group] is None else "window-keeps-what-it-needs"
-                raise Broken(law, f"extend adopted {grant.adopted} tokens, but {_missing(spec, sequence, group, table, position)}")
-            block = spec.memory.block_of(slot)
+                missing = _missing(spec, sequence, group, table, positions.start)
+                raise Broken(law, f"extend adopted {grant.adopted} tokens, but {missing}")
             source = source_of.get((group, block), block)
-            _adopted_slot(spec, sequence, group, position, source, copied=source != block)
+            for position in positions if not _plainly_adopted(spec, sequence, group, positions, source, block) else ():
+                _adopted_slot(spec, sequence, group, position, source, copied=source != block)
+
+
+def _plainly_adopted(spec: Spec, sequence: Sequence, group: int, positions: range, source: int, block: int) -> bool:
+    """Whether a whole block shows what is adopted from it: the usual case, found without looking at each position."""
+    memory, size = spec.memory, spec.block_sizes[group]
+    first = source * memory.stride
+    return (
+        source == block
+        and source not in memory.forgotten
+        and memory.holds(source, _contents(spec, sequence, group, positions.start, positions.stop), positions.start % size)
+        and EMPTY not in memory.slots[first : first + size]
+        and memory.drafts.isdisjoint(range(first, first + size))
+    )
 
 
 def _adopted_slot(spec: Spec, sequence: Sequence, group: int, position: int, block: int, *, copied: bool) -> None:
     memory = spec.memory
     slot = block * memory.stride + position % spec.block_sizes[group]
-    found, expected = memory.slots[slot], spec.content(sequence, group, position)
+    expected = spec.content(sequence, group, position)
+    memory.learn(block, [expected], position % spec.block_sizes[group])
+    found = memory.slots[slot]
     told = f"extend adopted position {position} of sequence {sequence.seq} in block {block}, but"
     if found != expected:
         law, why = _why_not(spec, expected, found, block)
@@ -544,10 +600,11 @@ def _note_prefix_situations(spec: Spec, sequence: Sequence, tokens: int) -> None
     if any(True for _ in memory.where(spec.content(sequence, 0, len(sequence.known) - 1))):
         exercised["hit-leaves-last-token"] += 1
     first = spec.content(sequence, 0, 0)
-    for other in spec.tree.namespaces():
-        if other != sequence.namespace:
-            twin = spec.tree.find(other, (sequence.known[0],))
-            exercised["hit-same-namespace"] += twin is not None and any(True for _ in memory.where(twin * len(spec.block_sizes)))
+    spec.exercised["hit-same-namespace"] += any(
+        any(True for _ in memory.where(node * len(spec.block_sizes)))
+        for node in spec.tree.begun(sequence.known[0])
+        if node != sequence.path[0]
+    )
     lost = memory.lost.get(first)
     if lost is not None and not memory.where(first):
         exercised[_LOST[lost.how]] += 1
@@ -557,9 +614,9 @@ def _note_prefix_situations(spec: Spec, sequence: Sequence, tokens: int) -> None
             exercised[_FORGOTTEN[how]] += 1
 
 
-def eviction(spec: Spec, op: Evict, before: Seen) -> None:
+def eviction(spec: Spec, op: Evict) -> None:
     """Eviction makes blocks unmatchable and takes none from its holders."""
-    for seq, tables in before.tables.items():
+    for seq, tables in spec.seen.was.items():
         if spec.seen.tables.get(seq) != tables:
             raise Broken("evict-only-unheld", f"evict({list(op.blocks)}) changed the block table of sequence {seq}")
     held = spec.universe.intersection(op.blocks).intersection(spec.owners)
@@ -588,11 +645,16 @@ def reset(spec: Spec) -> None:
 
 def events(spec: Spec) -> None:
     """Replaying the events gives the matchable set."""
-    replayed, cached = spec.seen.matchable_by_events, spec.seen.books.cached
-    assert replayed is not None
+    agenda, replayed, cached = spec.agenda, spec.seen.replayed, spec.seen.books.cached
     assert cached is not None
-    if replayed != cached:
-        extra, missing = sorted(replayed - cached), sorted(cached - replayed)
+    for block in agenda.told:
+        if (block in replayed) != (block in cached):
+            agenda.mistold.add(block)
+        else:
+            agenda.mistold.discard(block)
+    agenda.told.clear()
+    if agenda.mistold:
+        extra, missing = sorted(agenda.mistold & replayed), sorted(agenda.mistold & cached)
         detail = (
             f"they leave block {extra[0]} matchable, which it is not" if extra else f"they do not say that block {missing[0]} is matchable"
         )
@@ -600,22 +662,24 @@ def events(spec: Spec) -> None:
     spec.exercised["events-replay-index"] += bool(cached)
 
 
-def eviction_order(spec: Spec, before: Seen) -> None:
+def eviction_order(spec: Spec) -> None:
     """Least recently used first, deeper blocks first, judged by the books, and only where every notion of recency agrees."""
-    free, cached, still = before.books.free, before.books.cached, spec.seen.books.cached
-    if free is None or cached is None or still is None:
+    seen, books, recency = spec.seen, spec.seen.books, spec.recency
+    free, cached = books.free, books.cached
+    if free is None or cached is None:
         return
-    evicted = {out.block for out in spec.evicted}
-    for kept in free:
-        if kept in cached and kept in still and kept not in evicted and kept not in spec.owners:
-            for out in spec.evicted:
+    recency.idle(spec.agenda.settled)
+    for out in spec.evicted:
+        older = recency.older(out.used_at, idle=lambda block: block in free and block in cached and block not in spec.owners)
+        for kept in [*older, *recency.deeper(out)]:
+            if seen.was_free(kept) and seen.was_cached(kept) and kept in cached and kept not in spec.owners:
                 spec.exercised["eviction-follows-policy"] += 1
                 _evicted_in_turn(spec, out, kept)
 
 
 def proven_order(spec: Spec, kept: int) -> None:
     """The same without books: a hit has just shown that `kept`, which nobody holds, is still matchable."""
-    let_go = spec.let_go.get(kept)
+    let_go = spec.recency.let_go.get(kept)
     for out in spec.past_evictions:
         if let_go is not None and let_go[0] < out.step:
             spec.exercised["eviction-follows-policy"] += 1
@@ -623,7 +687,7 @@ def proven_order(spec: Spec, kept: int) -> None:
 
 
 def _evicted_in_turn(spec: Spec, out: Evicted, kept: int) -> None:
-    kept_at = spec.seen_at.get(kept, 0)
+    kept_at = spec.recency.seen_at.get(kept, 0)
     if kept_at < out.used_at and not _has_longer(spec, kept):
         raise Broken(
             "eviction-follows-policy",
@@ -648,10 +712,10 @@ def _has_longer(spec: Spec, block: int) -> bool:
 
 def _lies_above(spec: Spec, out: Evicted, kept: int) -> bool:
     """Whether both were let go of by one release, `out` nearer to the start of the sequence, and neither was looked at since."""
-    a, b = out.let_go, spec.let_go.get(kept)
+    a, b = out.let_go, spec.recency.let_go.get(kept)
     if a is None or b is None or a[:3] != b[:3] or a[3] >= b[3]:
         return False
-    return out.seen_at <= out.settled_at and spec.seen_at.get(kept, 0) <= spec.settled_at.get(kept, 0)
+    return out.seen_at <= out.settled_at and spec.recency.seen_at.get(kept, 0) <= spec.recency.settled_at.get(kept, 0)
 
 
 # -- books ------------------------------------------------------------------------------------------------------------------------------------------
@@ -660,78 +724,97 @@ def _lies_above(spec: Spec, out: Evicted, kept: int) -> bool:
 def books(spec: Spec, op: Op) -> None:
     """The cache's own books agree with what its tables show."""
     seen = spec.seen.books
-    pins = spec.pins()
-    for field in BOOKS:
-        spec.exercised[f"books:{field}"] += getattr(seen, field) is not None
+    for field, told in BOOKS.items():
+        if getattr(seen, field) is not None:
+            spec.exercised[told] += 1
     if seen.refcounts is not None:
-        refcounts(spec, seen.refcounts, pins)
-    if seen.free is not None:
+        refcounts(spec, seen.refcounts)
+    if seen.free is None:
+        spec.agenda.places.update(*(out.blocks for out in spec.agenda.launched))
+    else:
         free_list(spec, op, seen.free)
-        partition(spec, op, seen, pins)
+        partition(spec, op, seen.free, seen.retiring)
     if seen.cached is not None:
         matchable_blocks(spec, seen.cached)
 
 
-def refcounts(spec: Spec, counts: dict[int, int], pins: Counter[int]) -> None:
+def refcounts(spec: Spec, counts: dict[int, int]) -> None:
     """Each count lies between the table entries that list the block and those plus the device work that may pin it."""
+    agenda = spec.agenda
     spec.exercised["refcount-equals-holders"] += bool(spec.owners)
-    if counts == {block: len(entries) for block, entries in spec.owners.items()}:
-        return
-    for block in sorted(spec.universe):
+    blocks = agenda.counts
+    if agenda.surplus:
+        blocks = blocks.union(agenda.loosened(agenda.surplus))
+    for block in sorted(blocks & spec.universe) if blocks else ():
         count, listed = counts.get(block, 0), len(spec.owners.get(block, ()))
+        if count == listed:
+            agenda.surplus.discard(block)
+            continue
         if count < 0:
             raise Broken("release-once", f"the reference count of block {block} is {count}")
-        if not listed <= count <= listed + pins[block]:
+        pins = spec.pins(block)
+        if not listed <= count <= listed + pins:
             holders = ", ".join(f"sequence {seq}" for seq, _, _ in spec.owners.get(block, ())) or "nobody"
-            pinned = f" and device work may pin it {pins[block]} times" if pins[block] else ""
+            pinned = f" and device work may pin it {pins} times" if pins else ""
             raise Broken("refcount-equals-holders", f"the reference count of block {block} is {count}, but {holders} lists it{pinned}")
+        agenda.surplus.add(block)
+    agenda.counts.clear()
 
 
-def free_list(spec: Spec, op: Op, free: tuple[int, ...]) -> None:
+def free_list(spec: Spec, op: Op, free: dict[int, int]) -> None:
     """A free block is listed once, by nobody else, and no device work touches it."""
     law = "release-once" if isinstance(op, Release) else "pool-conserved"
-    seen: set[int] = set()
-    fenced = spec.fenced()
-    listed = set(free)
-    if len(listed) == len(free) and listed <= spec.universe and listed.isdisjoint(spec.owners) and listed.isdisjoint(fenced):
-        seen = listed
-        free = ()
-    for block in free:
-        if block in seen:
+    blocks = spec.agenda.places
+    if spec.agenda.launched:
+        blocks = blocks.union(block for out in spec.agenda.launched for block in out.blocks)
+    for block in sorted(block for block in blocks if block in free) if blocks else ():
+        if free[block] > 1:
             raise Broken(law, f"block {block} is on the free list twice")
-        seen.add(block)
         if block not in spec.universe:
             raise Broken("pool-conserved", f"block {block} is a null block, yet it is on the free list")
         if block in spec.owners:
-            raise Broken("pool-conserved", f"block {block} is on the free list, but sequence {spec.owners[block][0][0]} lists it")
-        if block in fenced:
-            raise Broken(
-                "fenced-reuse",
-                f"block {block} is on the free list, but the pass of sequence {fenced[block].seq} in an open step still touches it",
-            )
+            holder = next(iter(spec.owners[block]))[0]
+            raise Broken("pool-conserved", f"block {block} is on the free list, but sequence {holder} lists it")
+        _not_in_use(spec, block)
     if spec.capabilities.steps:
-        spec.exercised["fenced-reuse"] += bool(fenced.keys() - spec.owners.keys())
-        waiting = {block: out for out in spec.passes if not out.launched for block in out.copied}
-        for block in seen & waiting.keys():
+        spec.exercised["fenced-reuse"] += spec.unowned > 0
+
+
+def _not_in_use(spec: Spec, block: int) -> None:
+    """No device work that is launched or waits uses `block`, which is on the free list."""
+    fence = spec.fence(block)
+    if fence is not None:
+        raise Broken(
+            "fenced-reuse", f"block {block} is on the free list, but the pass of sequence {fence.seq} in an open step still touches it"
+        )
+    for out in spec.passes:
+        if not out.launched and block in out.copied:
             raise Broken(
                 "copy-batch-sound",
-                f"block {block} is on the free list, but a copy for sequence {waiting[block].seq} that uses it has not run yet",
+                f"block {block} is on the free list, but a copy for sequence {out.seq} that uses it has not run yet",
             )
 
 
-def partition(spec: Spec, op: Op, seen: Books, pins: Counter[int]) -> None:
+def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | None) -> None:
     """Every block is held, free or retiring; only device work may keep one that nobody lists out of the free list."""
-    free, retiring = set(seen.free or ()), seen.retiring or frozenset()
-    for block in sorted(retiring):
+    agenda = spec.agenda
+    for block in sorted(retiring & agenda.places.union(agenda.loosened(retiring))) if retiring else ():
         if block in free:
             raise Broken("pool-conserved", f"block {block} is both free and retiring")
-        if not pins[block] and seen.retiring is not None:
+        if not spec.pins(block):
             raise Broken("pool-conserved", f"block {block} waits for device work, but no device work touches it")
-    lost = sorted(spec.universe - free - spec.owners.keys() - pins.keys())
-    spare = len(spec.universe) - spec.usable
+    if agenda.kept_back:
+        agenda.places.update(agenda.loosened(agenda.kept_back))
+    for block in agenda.places & spec.universe if agenda.places else ():
+        here = block not in free and block not in spec.owners
+        pinned = here and spec.pins(block) > 0
+        (agenda.kept_back.add if pinned else agenda.kept_back.discard)(block)
+        (agenda.lost.add if here and not pinned else agenda.lost.discard)(block)
+    agenda.places.clear()
+    lost, spare = agenda.lost, len(spec.universe) - spec.usable
     if len(lost) > spare:
         law = "no-leak" if not spec.owners and not spec.passes and spec.any_drop else "pool-conserved"
-        raise Broken(law, f"block {lost[-1]} is neither free nor held nor retiring after {op_name(op)}")
+        raise Broken(law, f"block {max(lost)} is neither free nor held nor retiring after {op_name(op)}")
     if len(spec.universe) - len(lost) > spec.usable:
         raise Broken(
             "ledger-adds-up",
@@ -741,12 +824,11 @@ def partition(spec: Spec, op: Op, seen: Books, pins: Counter[int]) -> None:
     spec.exercised["ledger-adds-up"] += 1
 
 
-def matchable_blocks(spec: Spec, cached: frozenset[int]) -> None:
+def matchable_blocks(spec: Spec, cached: set[int]) -> None:
     """What the books call matchable holds accepted tokens from its first slot on."""
     memory = spec.memory
-    for block in cached:
-        if block not in spec.universe:
-            continue
+    matchable = spec.agenda.matchable
+    for block in sorted(cached & matchable & spec.universe) if matchable else ():
         how = memory.forgotten.get(block)
         if how is not None:
             raise Broken(
@@ -761,6 +843,7 @@ def matchable_blocks(spec: Spec, cached: frozenset[int]) -> None:
                 "published-is-committed",
                 f"the cache counts block {block} as matchable, but its first token is a draft that was not accepted yet",
             )
+    spec.agenda.matchable.clear()
     if cached:
         spec.exercised["published-is-committed"] += 1
 
@@ -776,7 +859,7 @@ def _why_empty(spec: Spec, block: int) -> tuple[str, str]:
 
 # -- shared pieces ------------------------------------------------------------------------------------------------------------------------------------
 
-BOOKS = ("refcounts", "free", "cached")
+BOOKS = {field: f"books:{field}" for field in ("refcounts", "free", "cached")}
 """The fields of a snapshot that laws need; which of them were kept is counted beside the laws, as `books:free` and so on."""
 
 _FORGOTTEN = {"evicted": "eviction-forgets", "reset": "reset-forgets"}
@@ -810,13 +893,13 @@ def _law_for_missing(spec: Spec, op: Op, sequence: Sequence, group: int) -> str:
     return "committed-is-covered" if spec.windows[group] is None else "window-keeps-what-it-needs"
 
 
-def _law_for_wrong(spec: Spec, op: Op, before: Seen, sequence: Sequence, group: int, position: int, found: int) -> str:
+def _law_for_wrong(spec: Spec, op: Op, sequence: Sequence, group: int, position: int, found: int) -> str:
     if sequence.seq in _subjects(op):
         special = {Truncate: "truncate-exact", Fork: "fork-shares-then-diverges", SwapIn: "swap-round-trip"}.get(type(op))
         if special:
             return special
         index = position // spec.block_sizes[group]
-        old = before.tables.get(sequence.seq)
+        old = spec.seen.tables_before(sequence.seq)
         if (
             isinstance(op, Extend)
             and old
@@ -829,55 +912,49 @@ def _law_for_wrong(spec: Spec, op: Op, before: Seen, sequence: Sequence, group: 
     return "own-content" if found else "initialised-read"
 
 
-def _left_the_window(spec: Spec, before: Seen) -> frozenset[int]:
+def _left_the_window(spec: Spec) -> frozenset[int]:
     """The blocks that tables dropped because every token in them is out of the window."""
     dropped = set()
-    for seq, tables in before.tables.items():
+    for (seq, group, index), block in spec.seen.unlisted:
         sequence, now = spec.live.get(seq), spec.seen.tables.get(seq)
-        if sequence is None or now is None:
+        if sequence is None or now is None or spec.windows[group] is None:
             continue
-        for group, table in enumerate(tables):
-            if spec.windows[group] is None:
-                continue
-            oldest_needed = window_low(sequence.computed, spec.windows[group]) // spec.block_sizes[group]
-            for index, block in enumerate(table[:oldest_needed]):
-                if block is not None and index < len(now[group]) and now[group][index] is None:
-                    dropped.add(block)
+        oldest_needed = window_low(sequence.computed, spec.windows[group]) // spec.block_sizes[group]
+        if index < oldest_needed and index < len(now[group]) and now[group][index] is None:
+            dropped.add(block)
     return frozenset(dropped)
 
 
-def _difference(before: Seen, after: Seen, ignored: frozenset[int]) -> str:
-    """What differs between two observations, in words; empty if nothing does. Blocks in `ignored` may have moved."""
-    for seq, tables in before.tables.items():
-        now = after.tables.get(seq)
+def _difference(seen: Observed, ignored: frozenset[int]) -> str:
+    """What the last operation changed, in words; empty if it changed nothing. Blocks in `ignored` may have moved."""
+    for seq, tables in seen.was.items():
+        now = seen.tables.get(seq)
         if now is None:
             return f"sequence {seq}, which is gone"
         for old, new in zip(tables, now, strict=True):
             if tuple(None if b in ignored else b for b in old) != new and old != new:
                 return f"the block table of sequence {seq} from {_show(old)} to {_show(new)}"
-    return _books_difference(before.books, after.books, ignored)
+    return _books_difference(seen, ignored)
 
 
-def _books_difference(old: Books, new: Books, ignored: frozenset[int]) -> str:
-    if old.refcounts is not None and new.refcounts is not None:
-        for block in sorted(old.refcounts.keys() | new.refcounts.keys()):
-            if block not in ignored and old.refcounts.get(block, 0) != new.refcounts.get(block, 0):
-                return f"the reference count of block {block} from {old.refcounts.get(block, 0)} to {new.refcounts.get(block, 0)}"
-    for name, was, now in (
-        ("free list", old.free, new.free),
-        ("matchable set", old.cached, new.cached),
-        ("retiring set", old.retiring, new.retiring),
+def _books_difference(seen: Observed, ignored: frozenset[int]) -> str:
+    before, last = seen.before, seen.last
+    if before.refcounts is not None and last.refcounts is not None:
+        for block in sorted(last.refcounts.keys() - ignored):
+            was, now = seen.books.counts_before[block], last.refcounts[block]
+            if was != now:
+                return f"the reference count of block {block} from {was} to {now}"
+    for name, was_looked_at, moved in (
+        ("free list", before.free, last.free),
+        ("matchable set", before.cached, last.cached),
+        ("retiring set", before.retiring, last.retiring),
     ):
-        if was is not None and now is not None:
-            moved = (set(was) ^ set(now)) - ignored
-            if moved:
-                block = min(moved)
-                return f"the {name}: block {block} {'joined' if block in now else 'left'} it"
+        if was_looked_at is not None and moved is not None:
+            changed = (set(moved.joined) ^ set(moved.left)) - ignored
+            if changed:
+                block = min(changed)
+                return f"the {name}: block {block} {'joined' if block in moved.joined else 'left'} it"
     return ""
-
-
-def _listed(seen: Seen) -> set[int | None]:
-    return {block for tables in seen.tables.values() for table in tables for block in table}
 
 
 def _missing(spec: Spec, sequence: Sequence, group: int, table: Table, position: int) -> str:

@@ -6,8 +6,8 @@ is visible to everything that is queued after it; only work that was never launc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -33,6 +33,14 @@ class Work(msgspec.Struct):
 
 
 EMPTY = 0
+UNKNOWN = -1
+"""The content of a slot of which nothing is known, where a history begins in the middle: whatever is first needed there is believed."""
+
+LOSSES_PER_SLOT: Final = 4
+"""How many lost contents are remembered, for each slot of the pool: a law is named by what became of a content, and a long run loses millions."""
+
+LEAST_LOSSES: Final = 4096
+"""Small pools lose much in little time, so they remember at least that many."""
 
 
 class GhostMemory:
@@ -53,8 +61,16 @@ class GhostMemory:
         self.touched: set[int] = set()
         """Blocks whose slots changed since the spec last looked."""
         self.step = 0
+        self.blurred = False
+        """Whether some slots may be UNKNOWN."""
+        self._most_losses = max(LEAST_LOSSES, LOSSES_PER_SLOT * num_blocks * stride)
         self._where: dict[int, set[int]] = {}
+        self.doubles = 0
+        """How many contents lie in more than one slot."""
         self._launched = list(self.slots)
+        """The slots as the launched work leaves them, but for those in `_ahead`."""
+        self._ahead: set[int] = set()
+        """Slots that changed since `_launched` was last brought up to date."""
         self._queue: list[Work] = []
 
     # -- reading ----------------------------------------------------------------------------------------------------------------------------
@@ -76,27 +92,55 @@ class GhostMemory:
 
     def run(self, work: Work, *, launched: bool) -> None:
         """Run `work` in queue order. Work that is not launched yet can be taken back by `abandon`."""
+        if not launched and not self._queue:
+            self._catch_up()
         self._run(work)
-        if launched:
-            self._sync(work)
-        else:
+        if not launched:
             self._queue.append(work)
+        elif self._queue:
+            self._overtake(work)
 
     def launch(self) -> None:
         """Everything queued is now on the device and can no longer be taken back."""
-        self._launched[:] = self.slots
+        self._catch_up()
         self._queue.clear()
 
     def abandon(self, work: Work) -> None:
         """Work that was queued but never launched never runs: replay the rest of the queue without it."""
         self._queue.remove(work)
-        now, self.slots = self.slots, list(self._launched)
+        then = list(self._launched)
         for other in self._queue:
-            self._apply(self.slots, other)
-        then, self.slots = self.slots, now
-        for slot, content in enumerate(then):
-            if now[slot] != content:
-                self.put(slot, content, "abandoned")
+            self._apply(then, other)
+        for slot in sorted(self._ahead):
+            if self.slots[slot] != then[slot]:
+                self.put(slot, then[slot], "abandoned")
+
+    def blur(self) -> None:
+        """The history begins in the middle: any content may lie anywhere."""
+        self.blurred = True
+        self.slots = [UNKNOWN] * len(self.slots)
+        self._launched = list(self.slots)
+
+    def learn(self, block: int, contents: Sequence[int], offset: int = 0) -> bool:
+        """Believe that the unknown ones of these slots show `contents`; whether that leaves all as they should be."""
+        if self.blurred:
+            for slot, content in enumerate(contents, block * self.stride + offset):
+                if self.slots[slot] == UNKNOWN:
+                    self.put(slot, content)
+                    self._launched[slot] = content
+        return self.holds(block, contents, offset)
+
+    def contents(self) -> Iterator[int]:
+        """Every content that is in a slot, is queued to be written, or is remembered as lost."""
+        yield from self._where
+        yield from (content for slot in self._ahead if (content := self._launched[slot]) > EMPTY)
+        yield from (content for work in self._queue for _, content in work.writes)
+        yield from self.lost
+
+    def _catch_up(self) -> None:
+        for slot in self._ahead:
+            self._launched[slot] = self.slots[slot]
+        self._ahead.clear()
 
     def clear(self, block: int, how: How) -> None:
         """Nothing in `block` is content any more, whatever becomes of the queue: it was handed out, and a new generation of it begins."""
@@ -116,6 +160,7 @@ class GhostMemory:
         """What `block` holds is no longer matchable, until a holder publishes it again or the block is handed out."""
         self.forgotten[block] = how
         self.proven.discard(block)
+        self.touched.add(block)
 
     def reject(self, slot: int, content: int) -> None:
         """The draft `content` in `slot` never was a token."""
@@ -127,14 +172,31 @@ class GhostMemory:
         """`slot` now shows `content`; what it showed before is lost in the way `how` says."""
         old = self.slots[slot]
         block = slot // self.stride
-        if old and old != content:
-            self._where[old].discard(slot)
-            self.lost[old] = Lost(how, block, self.step)
-        if content:
-            self._where.setdefault(content, set()).add(slot)
-        self.slots[slot] = content
+        if old != content:
+            if old > EMPTY:
+                self._lose(slot, old, Lost(how, block, self.step))
+            if content:
+                found = self._where.get(content)
+                if found is None:
+                    self._where[content] = {slot}
+                else:
+                    self.doubles += len(found) == 1
+                    found.add(slot)
+            self.slots[slot] = content
+            self._ahead.add(slot)
         self.drafts.discard(slot)
         self.touched.add(block)
+
+    def _lose(self, slot: int, content: int, lost: Lost) -> None:
+        places = self._where[content]
+        places.discard(slot)
+        if not places:
+            del self._where[content]
+        self.doubles -= len(places) == 1
+        self.lost.pop(content, None)
+        self.lost[content] = lost
+        if len(self.lost) > self._most_losses:
+            del self.lost[next(iter(self.lost))]
 
     def _run(self, work: Work) -> None:
         for block in work.zeroed:
@@ -157,11 +219,8 @@ class GhostMemory:
         for slot, content in work.writes:
             slots[slot] = content
 
-    def _sync(self, work: Work) -> None:
-        if not self._queue:
-            self._apply(self._launched, work)
-            return
-        # Work that runs at once although other work still waits (the copies of a fork): it reads what the queue will have left there.
+    def _overtake(self, work: Work) -> None:
+        """Work that runs at once although other work still waits (the copies of a fork): it reads what the queue will have left there."""
         for slot in [s for _, target in work.copies for s in range(target * self.stride, (target + 1) * self.stride)]:
             self._launched[slot] = self.slots[slot]
         for slot, content in work.writes:

@@ -16,13 +16,13 @@ class Refused(Exception):
     """The engine that owns this cache would never do that here. Nothing has changed."""
 
 
-class Hit(msgspec.Struct, frozen=True):
+class Hit(msgspec.Struct, frozen=True, tag_field="answer", tag="hit"):
     """The answer of `match`: how many leading tokens could be reused now."""
 
     tokens: int = 0
 
 
-class Grant(msgspec.Struct, frozen=True):
+class Grant(msgspec.Struct, frozen=True, tag_field="answer", tag="grant", omit_defaults=True):
     """The answer of `extend` and `fork`.
 
     `copies`: (group, source block, destination block) copies that must run before the pass, as one batch.

@@ -12,15 +12,26 @@ from kvproof.models.ops import Namespace, Tokens
 
 
 class PrefixTree:
-    """Interns (namespace, token prefix) as a node number. Node 0 is never used, so 0 can mean "nothing"."""
+    """Interns (namespace, token prefix) as a node number. Node 0 is never used, so 0 can mean "nothing".
+
+    A number stays until `keep_only` finds that nobody needs it any more; then it may come back for another prefix.
+    """
 
     def __init__(self) -> None:
         self._children: dict[tuple[int, int], int] = {}
         self._roots: dict[Namespace, int] = {}
-        self._longer: dict[int, list[int]] = {}
+        self._longer: dict[int, dict[int, None]] = {}
+        self._begun: dict[int, dict[int, None]] = {}
+        """first token -> the nodes of the prefixes of that one token, one for each namespace."""
         self._parent: list[int] = [0]
         self._token: list[int] = [-1]
         self._namespace: list[Namespace] = [Namespace()]
+        self._unused: list[int] = []
+        self.forgettings = 0
+        """How often prefixes were forgotten, so that their numbers may stand for others now."""
+
+    def __len__(self) -> int:
+        return len(self._parent) - 1 - len(self._unused)
 
     def root(self, namespace: Namespace) -> int:
         """The node of the empty prefix in `namespace`."""
@@ -32,17 +43,20 @@ class PrefixTree:
     def path(self, start: int, tokens: Iterable[int]) -> list[int]:
         """The nodes that `tokens` lead through, from `start`, which is not included."""
         nodes = []
+        children = self._children
         for token in tokens:
             key = (start, token)
-            node = self._children.get(key)
+            node = children.get(key)
             if node is None:
-                node = self._children[key] = self._new(start, token, self._namespace[start])
+                node = children[key] = self._new(start, token, self._namespace[start])
+                if not self._parent[start]:
+                    self._begun.setdefault(token, {})[node] = None
             nodes.append(node)
             start = node
         return nodes
 
     def find(self, namespace: Namespace, tokens: Tokens) -> int | None:
-        """The node of `tokens` in `namespace`, or None if no sequence ever had that prefix."""
+        """The node of `tokens` in `namespace`, or None if no sequence had that prefix (lately, if old ones were let go of)."""
         node = self._roots.get(namespace)
         for token in tokens:
             if node is None:
@@ -50,9 +64,13 @@ class PrefixTree:
             node = self._children.get((node, token))
         return node
 
+    def begun(self, token: int) -> Iterable[int]:
+        """The nodes of the prefix `(token,)` in every namespace."""
+        return self._begun.get(token, ())
+
     def longer(self, node: int) -> list[int]:
         """The nodes one token longer than `node`."""
-        return self._longer.get(node, [])
+        return list(self._longer.get(node, ()))
 
     def tokens(self, node: int) -> Tokens:
         """The token prefix that `node` stands for."""
@@ -74,9 +92,50 @@ class PrefixTree:
         """Every namespace seen so far."""
         return list(self._roots)
 
+    def keep_only(self, nodes: Iterable[int]) -> None:
+        """Forget every prefix that is neither in `nodes` nor the beginning of one."""
+        kept = bytearray(len(self._parent))
+        kept[0] = 1
+        for node in nodes:
+            while not kept[node]:
+                kept[node] = 1
+                node = self._parent[node]
+        for node in self._unused:
+            kept[node] = 1
+        for node in [node for node, needed in enumerate(kept) if not needed]:
+            self._forget(node)
+        self.forgettings += 1
+
+    def _forget(self, node: int) -> None:
+        parent, token = self._parent[node], self._token[node]
+        if parent:
+            del self._children[parent, token]
+            if not self._parent[parent]:
+                begun = self._begun[token]
+                del begun[node]
+                if not begun:
+                    del self._begun[token]
+        else:
+            del self._roots[self._namespace[node]]
+        siblings = self._longer.get(parent)
+        if siblings is not None:
+            siblings.pop(node, None)
+            if not siblings:
+                del self._longer[parent]
+        self._unused.append(node)
+
     def _new(self, parent: int, token: int, namespace: Namespace) -> int:
-        self._parent.append(parent)
-        self._token.append(token)
-        self._namespace.append(namespace)
-        self._longer.setdefault(parent, []).append(len(self._parent) - 1)
-        return len(self._parent) - 1
+        if self._unused:
+            node = self._unused.pop()
+            self._parent[node], self._token[node], self._namespace[node] = parent, token, namespace
+        else:
+            node = len(self._parent)
+            self._parent.append(parent)
+            self._token.append(token)
+            self._namespace.append(namespace)
+        siblings = self._longer.get(parent)
+        if siblings is None:
+            self._longer[parent] = {node: None}
+        else:
+            siblings[node] = None
+        return node

@@ -8,6 +8,9 @@ Usage:
     spec = Spec(capabilities, num_blocks=8, block_size=2)
     if spec.enabled(op):
         violation = spec.apply(op, outcome, seen)   # None: some correct cache could have done that
+
+Every law is asked only of what an operation changed, so an operation on a large pool costs what it moves, and memory is bounded by what is live.
+`Spec(..., thorough=True)` asks every law of everything after every operation; a test holds the two against each other.
 """
 
 from __future__ import annotations
@@ -19,10 +22,13 @@ from typing import Final, TypeAlias
 import msgspec
 
 from kvproof.models import checks
+from kvproof.models.agenda import Agenda
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.checks import Broken
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.memory import GhostMemory, Work
+from kvproof.models.numbers import Numbers
+from kvproof.models.observed import Change, Entry, Observed
 from kvproof.models.ops import (
     Admit,
     Append,
@@ -42,23 +48,34 @@ from kvproof.models.ops import (
 )
 from kvproof.models.outcomes import Grant, Hit
 from kvproof.models.prefixes import PrefixTree
-from kvproof.models.state import Deferral, Evicted, Pass, Seen, Sequence, Table, Tables
+from kvproof.models.recency import Recency
+from kvproof.models.state import Evicted, Pass, Seen, Sequence, Table, Tables
 
 MAX_OPEN_STEPS: Final = 3
 """Engines keep at most two or three steps in flight; more finds nothing new and makes programs long."""
 
 
-class OutOfBlocksSeen(msgspec.Struct, frozen=True, tag="out-of-blocks"):
+TREE_SLACK: Final = 20_000
+"""How many interned prefixes may be kept beyond twice those that were needed at the last clearing: clearing walks the whole tree."""
+
+MOST_GONE: Final = 4096
+"""How many sequences that are gone are remembered with their tokens, to say what became of them."""
+
+MOST_GONE_TOKENS: Final = 65_536
+"""How many tokens those may have together, if the pool has not more slots than that."""
+
+
+class OutOfBlocksSeen(msgspec.Struct, frozen=True, tag_field="answer", tag="out-of-blocks"):
     """The cache raised OutOfBlocks."""
 
 
-class RefusedSeen(msgspec.Struct, frozen=True, tag="refused"):
+class RefusedSeen(msgspec.Struct, frozen=True, tag_field="answer", tag="refused"):
     """The cache raised Refused."""
 
     reason: str = ""
 
 
-class Raised(msgspec.Struct, frozen=True, tag="raised"):
+class Raised(msgspec.Struct, frozen=True, tag_field="answer", tag="raised"):
     """The cache raised an exception of its own where the contract says that nothing happens (a repeated release)."""
 
     error: str
@@ -83,7 +100,8 @@ class ContractBroken(Exception):
 class Spec:
     """The state that a correct cache must be in, up to its free choices, and the laws that judge each step."""
 
-    def __init__(self, capabilities: Capabilities, *, num_blocks: int, block_size: int) -> None:
+    def __init__(self, capabilities: Capabilities, *, num_blocks: int, block_size: int, thorough: bool = False) -> None:
+        self.thorough = thorough
         self.capabilities = capabilities
         self.num_blocks = num_blocks
         self.block_sizes = tuple(group.block_size or block_size for group in capabilities.groups)
@@ -94,20 +112,24 @@ class Spec:
         self.tree = PrefixTree()
         self.memory = GhostMemory(num_blocks, max(self.block_sizes))
         self.sequences: dict[int, Sequence] = {}
+        """Every sequence, those that are gone included as long as they are remembered."""
         self.live: dict[int, Sequence] = {}
+        self.born = 0
+        self.numbers = Numbers()
+        """Every number that a sequence ever had."""
+        self.gone: deque[Sequence] = deque()
+        self.gone_tokens = 0
         self.passes: list[Pass] = []
         """Passes that were extended and are neither committed, abandoned nor (if released in flight) finished."""
         self.steps: list[list[Pass]] = []
         """The passes of each open step, oldest step first."""
-        self.deferrals: list[Deferral] = []
-        self.used_at: dict[int, int] = {}
-        """Step at which a holder last used the block."""
-        self.seen_at: dict[int, int] = {}
-        """Last step that any notion of recency could take for the block's last use: a use, a match, or being let go."""
-        self.let_go: dict[int, tuple[int, int, int, int]] = {}
-        """block -> (step, sequence, group, index) of the release that left it unheld."""
-        self.settled_at: dict[int, int] = {}
-        """block -> step at which it could be evicted at the earliest: when it was let go of, or when the work that touched it ended."""
+        self.deferrals: Counter[int] = Counter()
+        """block -> how often a holder let go of it while work was out or a step was open. A cache may go on counting it, or keep it back, until all has drained."""
+        self.awaited: set[int] = set()
+        """Those of them that launched work still touches, so that they must be kept back."""
+        self.unowned = 0
+        """How many launched passes belong to a sequence that let go of them."""
+        self.recency = Recency()
         self.hits: dict[int, int] = {}
         """What match said of a prompt (its last interned prefix), since anything last changed."""
         self.idle_release = False
@@ -118,11 +140,16 @@ class Spec:
         """The last such blocks of earlier operations."""
         self.any_drop = False
         """Whether any holder has let go of any block so far."""
-        self.seen = Seen()
-        self.owners: dict[int, list[tuple[int, int, int]]] = {}
-        """block -> (sequence, group, index) of every table entry that lists it."""
+        self.seen = Observed(len(self.block_sizes))
+        self.agenda = Agenda(self.universe)
         self.step = 0
         self.exercised: Counter[str] = Counter()
+        self._needed_nodes = 0
+
+    @property
+    def owners(self) -> dict[int, dict[Entry, None]]:
+        """Block -> (sequence, group, index) of every table entry that lists it."""
+        return self.seen.owners
 
     # -- what a program may do ----------------------------------------------------------------------------------------------------------------
 
@@ -133,28 +160,34 @@ class Spec:
     # -- what the cache did -------------------------------------------------------------------------------------------------------------------
 
     def apply(self, op: Op, outcome: Outcome, seen: Seen) -> Violation | None:
-        """Judge one enabled operation. After a violation the spec must not be used again."""
+        """Judge one enabled operation by a full observation. After a violation the spec must not be used again."""
+        return self.judge(op, outcome, self.seen.difference(seen))
+
+    def judge(self, op: Op, outcome: Outcome, change: Change) -> Violation | None:
+        """Judge one enabled operation by what was seen to change. After a violation the spec must not be used again."""
         self.memory.step = self.step
         self.memory.touched.clear()
-        self.past_evictions.extend(self.evicted)
-        self.evicted.clear()
+        if self.evicted:
+            self.past_evictions.extend(self.evicted)
+            self.evicted.clear()
         self.idle_release = False
-        before, self.seen = self.seen, seen
-        self.owners = _owners(seen)
+        self.seen.take(change)
+        self.agenda.begin(self)
         try:
             if _failed(op, outcome):
-                checks.failure_changes_nothing(self, op, before)
-                if isinstance(outcome, OutOfBlocksSeen) and isinstance(op, Extend):
+                checks.failure_changes_nothing(self, op)
+                if isinstance(outcome, OutOfBlocksSeen) and isinstance(op, Extend) and not self.memory.blurred:
                     checks.no_spurious_exhaustion(self, op)
             else:
-                _APPLY[type(op)](self, op, outcome, before)
-                if not isinstance(op, Match | Admit) and not self.idle_release:
+                _APPLY[type(op)](self, op, outcome)
+                if self.hits and not isinstance(op, Match | Admit) and not self.idle_release:
                     self.hits.clear()
-            self._note_drops(op, before)
-            checks.everything(self, op, before)
+            self._note_drops(op)
+            checks.everything(self, op)
         except Broken as broken:
             return Violation(law=broken.law, step=self.step, reason=broken.reason)
         self.step += 1
+        self._forget_prefixes()
         return None
 
     # -- queries that checks and generators share -----------------------------------------------------------------------------------------------
@@ -177,22 +210,26 @@ class Spec:
         """The block tables last seen of `sequence`."""
         return self.seen.tables.get(sequence.seq) or ((),) * len(self.block_sizes)
 
-    def pins(self) -> Counter[int]:
-        """Block -> how many holders besides tables a cache may count: passes out, their copies, and drops deferred until they finish."""
-        pins: Counter[int] = Counter()
-        if not self.passes and not self.deferrals:
-            return pins
+    def pins(self, block: int) -> int:
+        """How many holders of `block` besides tables a cache may count: passes out, their copies, and drops deferred until they finish."""
+        pins = self.deferrals[block] if self.deferrals else 0
         for out in self.passes:
-            pins.update(out.listed)
-            pins.update(out.copied)
-        pins.update(deferral.block for deferral in self.deferrals)
+            pins += (block in out.listed) + (block in out.copied)
         return pins
+
+    def pinned(self) -> set[int]:
+        """All blocks that have pins."""
+        return set(self.deferrals).union(*(out.listed for out in self.passes))
 
     def fenced(self) -> dict[int, Pass]:
         """The blocks that launched device work may still read or write."""
         if not self.steps:
             return {}
         return {block: out for step in self.steps for out in step for block in out.blocks}
+
+    def fence(self, block: int) -> Pass | None:
+        """The launched device work that may still read or write `block`."""
+        return next((out for step in self.steps for out in step if block in out.blocks), None)
 
     def exhausted(self, op: Op) -> bool:
         """Whether the pool has no room for `op`, an extend or fork, even if everything evictable is taken and the tail need not be copied."""
@@ -213,7 +250,7 @@ class Spec:
         return sequence if sequence and sequence.out is None and not sequence.swapped else None
 
     def _can_admit(self, op: Admit) -> bool:
-        return op.seq not in self.sequences and len(op.prompt) > 0
+        return op.seq not in self.numbers and len(op.prompt) > 0
 
     def _can_match(self, op: Match) -> bool:
         sequence = self._idle(op.seq)
@@ -239,10 +276,10 @@ class Spec:
         return self.capabilities.truncate and sequence is not None and 1 <= op.length <= sequence.computed
 
     def _can_fork(self, op: Fork) -> bool:
-        return self.capabilities.fork and self._idle(op.parent) is not None and op.child not in self.sequences
+        return self.capabilities.fork and self._idle(op.parent) is not None and op.child not in self.numbers
 
     def _can_release(self, op: Release) -> bool:
-        return op.seq in self.sequences
+        return op.seq in self.numbers
 
     def _can_begin(self, op: BeginStep) -> bool:
         return self.capabilities.steps and len(self.steps) < MAX_OPEN_STEPS
@@ -266,11 +303,11 @@ class Spec:
 
     # -- meanings -------------------------------------------------------------------------------------------------------------------------------
 
-    def _admit(self, op: Admit, outcome: Outcome, before: Seen) -> None:
+    def _admit(self, op: Admit, outcome: Outcome) -> None:
         path = self.tree.path(self.tree.root(op.namespace), op.prompt)
         self._know(Sequence(op.seq, op.namespace, list(op.prompt), path))
 
-    def _match(self, op: Match, outcome: Outcome, before: Seen) -> None:
+    def _match(self, op: Match, outcome: Outcome) -> None:
         if not isinstance(outcome, Hit):
             raise ContractBroken("match must return a Hit")
         sequence = self.live[op.seq]
@@ -278,7 +315,7 @@ class Spec:
         checks.steady_hit(self, op, outcome.tokens)
         self._seen_content(sequence, min(outcome.tokens, len(sequence.path)))
 
-    def _extend(self, op: Extend, outcome: Outcome, before: Seen) -> None:
+    def _extend(self, op: Extend, outcome: Outcome) -> None:
         grant = self._grant(outcome)
         sequence = self.live[op.seq]
         if grant.adopted and sequence.computed:
@@ -291,9 +328,10 @@ class Spec:
         if first:
             checks.adoption(self, sequence, grant)
             sequence.computed = grant.adopted
+            self.agenda.grown(self, sequence, 0)
         out = self._new_pass(sequence, op, grant)
         checks.copy_batch(self, op, grant)
-        self._take_blocks(sequence, before, out.start, {target for _, _, target in grant.copies}, self._rewritten(sequence, out))
+        self._take_blocks(sequence, out.start, {target for _, _, target in grant.copies}, self._rewritten(sequence, out))
         checks.room(self, sequence, out)
         checks.exclusive_write(self, sequence, out, grant)
         checks.whole_pool_again(self, sequence)
@@ -303,12 +341,13 @@ class Spec:
         sequence.out = out
         sequence.asked = max(sequence.asked, out.end)
         self.passes.append(out)
+        self.agenda.places |= out.copied
         out.finished = not self.capabilities.steps
         if not self.capabilities.steps:
             checks.mirror(self, [out])
-        self._use(sequence, before)
+        self._use(sequence)
 
-    def _commit(self, op: Commit, outcome: Outcome, before: Seen) -> None:
+    def _commit(self, op: Commit, outcome: Outcome) -> None:
         sequence = self.live[op.seq]
         out = sequence.out
         assert out is not None
@@ -316,48 +355,55 @@ class Spec:
         self._reject_drafts(out, op.accepted)
         sequence.known.extend(out.drafts[: op.accepted])
         sequence.path.extend(out.path[: op.accepted])
-        sequence.computed = sequence.asked = out.known_end + op.accepted
+        before, sequence.computed = sequence.computed, out.known_end + op.accepted
+        sequence.asked = sequence.computed
+        self.agenda.grown(self, sequence, before)
         sequence.out = None
         self._finish(out)
-        self._take_blocks(sequence, before, sequence.computed, set())
-        self._use(sequence, before, certainly=True)
+        self._take_blocks(sequence, sequence.computed, set())
+        self._use(sequence, certainly=True)
         if rejected:
             self.exercised["rejection-forgets"] += 1
 
-    def _append(self, op: Append, outcome: Outcome, before: Seen) -> None:
+    def _append(self, op: Append, outcome: Outcome) -> None:
         sequence = self.live[op.seq]
         start = sequence.path[-1] if sequence.path else self.tree.root(sequence.namespace)
         sequence.known.extend(op.tokens)
         sequence.path.extend(self.tree.path(start, op.tokens))
 
-    def _truncate(self, op: Truncate, outcome: Outcome, before: Seen) -> None:
+    def _truncate(self, op: Truncate, outcome: Outcome) -> None:
         sequence = self.live[op.seq]
         del sequence.known[op.length :]
         del sequence.path[op.length :]
         sequence.computed = sequence.asked = op.length
-        self._take_blocks(sequence, before, op.length, set())
+        if any(self.windows):
+            self.agenda.grown(self, sequence, 0)  # what had left a window may be readable again
+        self._take_blocks(sequence, op.length, set())
         self.exercised["truncate-exact"] += 1
 
-    def _fork(self, op: Fork, outcome: Outcome, before: Seen) -> None:
+    def _fork(self, op: Fork, outcome: Outcome) -> None:
         grant = self._grant(outcome)
         parent = self.live[op.parent]
-        child = Sequence(op.child, parent.namespace, list(parent.known), list(parent.path), parent.computed, parent.asked)
+        child = Sequence(op.child, parent.namespace, list(parent.known), list(parent.path), computed=parent.computed, asked=parent.asked)
         self._know(child)
+        self.agenda.grown(self, child, 0)
         checks.copy_batch(self, op, grant)
         targets = {target for _, _, target in grant.copies}
         shared = {block for table in self.tables(parent) for block in table if block is not None} - targets
-        self._take_blocks(child, before, child.computed, targets, shared)
+        self._take_blocks(child, child.computed, targets, shared)
         # The copies of a fork are queued at once: whatever is queued later comes after them.
         self.memory.run(Work(tuple(grant.zeroed), tuple((source, target) for _, source, target in grant.copies)), launched=True)
-        self._use(child, before)
+        self._use(child)
         self.exercised["fork-shares-then-diverges"] += 1
 
-    def _release(self, op: Release, outcome: Outcome, before: Seen) -> None:
-        sequence = self.sequences[op.seq]
+    def _release(self, op: Release, outcome: Outcome) -> None:
+        sequence = self.live.get(op.seq)
+        if sequence is None:
+            self._release_again(op, outcome)
+            return
         held_nothing = sequence.computed == 0 and sequence.out is None and not sequence.swapped
-        if sequence.gone or (op.reason == "preempt" and held_nothing):
-            checks.repeated_release(self, op, outcome, before)
-            self.idle_release = True
+        if op.reason == "preempt" and held_nothing:
+            self._release_again(op, outcome)
             return
         if isinstance(outcome, Raised):
             raise ContractBroken(f"release raised {outcome.error}")
@@ -366,49 +412,67 @@ class Spec:
         self._seen_content(sequence, sequence.computed)
         sequence.out, sequence.computed, sequence.asked, sequence.swapped, sequence.saved = None, 0, 0, False, ()
         if op.reason != "preempt":
-            sequence.gone = True
-            del self.live[op.seq]
+            self._bury(sequence)
         self.exercised["release-once"] += 1
 
-    def _begin(self, op: BeginStep, outcome: Outcome, before: Seen) -> None:
+    def _release_again(self, op: Release, outcome: Outcome) -> None:
+        checks.repeated_release(self, op, outcome)
+        self.idle_release = True
+
+    def _bury(self, sequence: Sequence) -> None:
+        """The sequence is gone; the oldest of those that are gone are forgotten, but for their numbers."""
+        sequence.gone = True
+        del self.live[sequence.seq]
+        self.gone.append(sequence)
+        self.gone_tokens += len(sequence.known)
+        most = max(MOST_GONE_TOKENS, len(self.memory.slots))
+        while len(self.gone) > MOST_GONE or (self.gone_tokens > most and len(self.gone) > 1):
+            oldest = self.gone.popleft()
+            self.gone_tokens -= len(oldest.known)
+            del self.sequences[oldest.seq]
+
+    def _begin(self, op: BeginStep, outcome: Outcome) -> None:
         launched = [out for out in self.passes if not out.launched]
         for out in launched:
             out.launched = True
         self.memory.launch()
         self.steps.append(launched)
+        self.agenda.launched.extend(launched)
         checks.mirror(self, launched)
 
-    def _end(self, op: EndStep, outcome: Outcome, before: Seen) -> None:
+    def _end(self, op: EndStep, outcome: Outcome) -> None:
         for out in self.steps.pop(op.step):
             out.finished = True
             self._settle(out.listed)
             if self.live.get(out.seq) is None or self.live[out.seq].out is not out:
+                self.unowned -= 1
                 self._finish(out)
         self._forget_deferrals()
 
-    def _evict(self, op: Evict, outcome: Outcome, before: Seen) -> None:
+    def _evict(self, op: Evict, outcome: Outcome) -> None:
         for block in self.universe.intersection(op.blocks):
             self.memory.forget(block, "evicted")
-        checks.eviction(self, op, before)
+        checks.eviction(self, op)
 
-    def _reset(self, op: Reset, outcome: Outcome, before: Seen) -> None:
+    def _reset(self, op: Reset, outcome: Outcome) -> None:
         for block in self.universe:
             self.memory.forget(block, "reset")
         checks.reset(self)
 
-    def _swap_out(self, op: SwapOut, outcome: Outcome, before: Seen) -> None:
+    def _swap_out(self, op: SwapOut, outcome: Outcome) -> None:
         sequence = self.live[op.seq]
         sequence.saved = tuple(
             tuple((p, self.memory.slots[slot]) for p in range(sequence.computed) if (slot := self.slot(g, table, p)) is not None)
-            for g, table in enumerate(before.tables[op.seq])
+            for g, table in enumerate(self.seen.tables_before(op.seq) or self.seen.no_tables)
         )
         sequence.swapped = True
 
-    def _swap_in(self, op: SwapIn, outcome: Outcome, before: Seen) -> None:
+    def _swap_in(self, op: SwapIn, outcome: Outcome) -> None:
         sequence = self.live[op.seq]
         sequence.swapped = False
+        self.agenda.grown(self, sequence, 0)
         # A block that still shows what the sequence needs may be shared again; every other one was handed out and is filled from the slower tier.
-        self._take_blocks(sequence, before, sequence.computed, self._stale_blocks(sequence))
+        self._take_blocks(sequence, sequence.computed, self._stale_blocks(sequence))
         writes = []
         for group, saved in enumerate(sequence.saved):
             for position, content in saved:
@@ -418,13 +482,15 @@ class Spec:
         self.memory.run(Work(writes=tuple(writes)), launched=True)
         sequence.saved = ()
         sequence.asked = sequence.computed
-        self._use(sequence, before)
+        self._use(sequence)
         self.exercised["swap-round-trip"] += 1
 
     # -- pieces of meanings -----------------------------------------------------------------------------------------------------------------------
 
     def _know(self, sequence: Sequence) -> None:
         self.sequences[sequence.seq] = self.live[sequence.seq] = sequence
+        self.numbers.add(sequence.seq)
+        sequence.born, self.born = self.born, self.born + 1
 
     def _grant(self, outcome: Outcome) -> Grant:
         if not isinstance(outcome, Grant):
@@ -438,13 +504,10 @@ class Spec:
         start = sequence.computed
         count = min(op.count, len(sequence.known) - start)
         path = self.tree.path(sequence.path[-1], op.drafts) if op.drafts else []
-        blocks: set[int] = set()
-        listed: set[int] = set()
-        for group, table in enumerate(self.tables(sequence)):
-            listed.update(block for block in table if block is not None)
-            first = window_low(start, self.windows[group]) // self.block_sizes[group]
-            last = blocks_for(start + count + len(op.drafts), self.block_sizes[group])
-            blocks.update(block for block in table[first:last] if block is not None)
+        end = start + count + len(op.drafts)
+        reach = tuple(
+            (window_low(start, window) // size, blocks_for(end, size)) for window, size in zip(self.windows, self.block_sizes, strict=True)
+        )
         copied = frozenset(block for _, source, target in grant.copies for block in (source, target))
         return Pass(
             op.seq,
@@ -452,24 +515,30 @@ class Spec:
             count,
             op.drafts,
             path,
-            blocks=frozenset(blocks | copied),
+            tables=self.tables(sequence),
+            reach=reach,
             copied=copied,
-            listed=frozenset(listed | copied),
             launched=not self.capabilities.steps,
         )
 
     def _work(self, sequence: Sequence, out: Pass, grant: Grant) -> Work:
-        writes = []
+        writes: list[tuple[int, int]] = []
         path = sequence.path[out.start : out.known_end] + out.path
         groups = len(self.block_sizes)
-        for group, table in enumerate(self.tables(sequence)):
-            for offset, node in enumerate(path):
-                slot = self.slot(group, table, out.start + offset)
-                if slot is not None:
-                    writes.append((slot, node * groups + group))
+        for group, (table, size) in enumerate(zip(self.tables(sequence), self.block_sizes, strict=True)):
+            for index in range(out.start // size, blocks_for(out.end, size)):
+                block = table[index] if index < len(table) else None
+                if block is None:
+                    continue
+                low, high = max(index * size, out.start), min((index + 1) * size, out.end)
+                first = block * self.memory.stride + low - index * size
+                nodes = path[low - out.start : high - out.start]
+                writes.extend((slot, node * groups + group) for slot, node in enumerate(nodes, first))
         return Work(tuple(grant.zeroed), tuple((source, target) for _, source, target in grant.copies), tuple(writes))
 
     def _mark_drafts(self, sequence: Sequence, out: Pass) -> None:
+        if not out.drafts:
+            return
         for group, table in enumerate(self.tables(sequence)):
             for position in range(out.known_end, out.end):
                 slot = self.slot(group, table, position)
@@ -478,6 +547,8 @@ class Spec:
 
     def _reject_drafts(self, out: Pass, accepted: int) -> None:
         """The first `accepted` drafts become tokens, the others never were."""
+        if not out.drafts:
+            return
         groups = len(self.block_sizes)
         never = set(out.path[accepted:])
         for slot, content in out.work.writes:
@@ -492,12 +563,15 @@ class Spec:
             self._reject_drafts(out, 0)
             if out.finished:
                 self._finish(out)
+            else:
+                self.unowned += 1
         else:
             self.memory.abandon(out.work)
             self._finish(out)
 
     def _finish(self, out: Pass) -> None:
         self.passes.remove(out)
+        self.agenda.finished.append(out)
         self._settle(out.listed)
         for step in self.steps:
             if out in step:
@@ -506,32 +580,42 @@ class Spec:
 
     def _forget_deferrals(self) -> None:
         """Once device work has drained nothing may be kept back; while a step is open, a cache need not know which blocks it touches."""
-        if not self.passes and not self.steps:
-            self._settle(deferral.block for deferral in self.deferrals)
+        if self.deferrals and not self.passes and not self.steps:
+            self._settle(self.deferrals)
+            self.agenda.unpinned.update(self.deferrals)
             self.deferrals.clear()
+            self.awaited.clear()
 
     def _settle(self, blocks: Iterable[int]) -> None:
         """Device work on `blocks` is over: a cache may take that for their last use, or for the time at which they were let go of."""
-        for block in blocks:
-            self.seen_at[block] = self.settled_at[block] = self.step
+        if "lru" in self.capabilities.policy:
+            self.recency.settle(blocks, self.step)
 
-    def _take_blocks(
-        self, sequence: Sequence, before: Seen, computed: int, filled: set[int], shared: set[int] | frozenset[int] = frozenset()
-    ) -> None:
+    def _take_blocks(self, sequence: Sequence, computed: int, filled: set[int], shared: set[int] | frozenset[int] = frozenset()) -> None:
         """Judge and clear every block that `sequence` was handed: newly listed, and not there for tokens that are already computed.
 
         `filled` are blocks that were handed out although they lie under computed tokens (copy destinations), `shared` are blocks that a fork shares.
         """
-        old = before.tables.get(sequence.seq) or ((),) * len(self.block_sizes)
-        for group, table in enumerate(self.tables(sequence)):
-            had = set(old[group])
-            size = self.block_sizes[group]
-            for index, block in enumerate(table):
-                if block is None or block in had or block in shared or self._shared_for_its_content(sequence, group, index, block):
-                    continue
-                if block in filled or index * size >= computed:
-                    checks.handed_out(self, sequence, group, index, block, before)
-                    self.memory.clear(block, "reused")
+        for group, index, block in self._handed(sequence):
+            if block in shared or self._shared_for_its_content(sequence, group, index, block):
+                continue
+            if block in filled or index * self.block_sizes[group] >= computed:
+                checks.handed_out(self, sequence, group, index, block)
+                self.memory.clear(block, "reused")
+
+    def _handed(self, sequence: Sequence) -> list[tuple[int, int, int]]:
+        """(group, index, block) of every block that this operation put into a table of `sequence` where it was not listed before."""
+        if sequence.seq not in self.seen.was:
+            return []
+        had = [set(table) for table in self.seen.was[sequence.seq]]
+        tables = self.tables(sequence)
+        found = []
+        for seq, group, index in self.seen.listed:
+            if seq == sequence.seq:
+                block = tables[group][index]
+                if block is not None and block not in had[group]:
+                    found.append((group, index, block))
+        return found
 
     def _shared_for_its_content(self, sequence: Sequence, group: int, index: int, block: int) -> bool:
         """Whether others hold the block and it shows what `sequence` would compute there: then it was shared, not handed out."""
@@ -566,59 +650,76 @@ class Spec:
                     stale.add(self.memory.block_of(slot))
         return stale
 
-    def _use(self, sequence: Sequence, before: Seen, *, certainly: bool = False) -> None:
+    def _use(self, sequence: Sequence, *, certainly: bool = False) -> None:
         """The sequence touches its blocks now; what it holds, or held until now, may be published (again).
 
         Only at a commit is every notion of recency bound to call that a use: a cache may stamp blocks when work is done, not when it is asked for.
         """
-        self._seen_content(sequence, sequence.computed)
-        for table in before.tables.get(sequence.seq, ()):
-            for block in table:
-                if block is not None:
-                    self.memory.forgotten.pop(block, None)
-        for table in self.tables(sequence):
-            for block in table:
-                if block is not None:
-                    self.seen_at[block] = self.step
-                    self.memory.forgotten.pop(block, None)
-                    if certainly:
-                        self.used_at[block] = self.step
+        if self.memory.doubles or any(self.windows):
+            self._seen_content(sequence, sequence.computed)
+        tables = self.tables(sequence)
+        forgotten = self.memory.forgotten
+        if forgotten:
+            for table in (*(self.seen.tables_before(sequence.seq) or ()), *tables):
+                for block in forgotten.keys() & set(table):
+                    del forgotten[block]
+        if "lru" in self.capabilities.policy:
+            held = set().union(*tables) - {None}
+            self.recency.see(held, self.step)
+            if certainly:
+                self.recency.use(held, self.step)
 
     def _seen_content(self, sequence: Sequence, tokens: int) -> None:
         """Every block that shows one of the first `tokens` positions may count as used now: a cache may look at, or switch to, an equal block."""
         if "lru" not in self.capabilities.policy:
             return
-        for position in range(tokens):
-            for group in range(len(self.block_sizes)):
-                for slot in self.memory.where(self.content(sequence, group, position)):
-                    self.seen_at[self.memory.block_of(slot)] = self.step
+        memory, groups = self.memory, len(self.block_sizes)
+        blocks: set[int] = set()
+        for group, size in enumerate(self.block_sizes):
+            for node in sequence.path[0:tokens:size]:  # whoever shows a position also shows the first one of its block
+                blocks.update(map(memory.block_of, memory.where(node * groups + group)))
+        self.recency.see(blocks, self.step)
 
-    def _note_drops(self, op: Op, before: Seen) -> None:
+    def _note_drops(self, op: Op) -> None:
         """Remember every block that a table let go of, and which device work was out at that time."""
-        for seq, tables in before.tables.items():
-            now = self.seen.tables.get(seq, ((),) * len(tables))
-            if now is tables or now == tables:
-                continue
-            for group, table in enumerate(tables):
-                kept = set(now[group])
-                for index, block in enumerate(table):
-                    if block is not None and block not in kept:
-                        self._drop(op, block, (self.step, seq, group, index))
+        for (seq, group, index), block in self.seen.unlisted:
+            tables = self.seen.tables.get(seq)
+            if tables is None or block not in tables[group]:
+                self._drop(op, block, (self.step, seq, group, index))
 
     def _drop(self, op: Op, block: int, where: tuple[int, int, int, int]) -> None:
         self.any_drop = True
-        self.seen_at[block] = self.settled_at[block] = self.step
-        if block not in self.owners:
-            self.let_go[block] = where
+        if "lru" in self.capabilities.policy:
+            self.recency.settle((block,), self.step)
+            if block not in self.owners:
+                self.recency.drop(block, where)
         if isinstance(op, Release):
             self.memory.forgotten.pop(block, None)
         if self.capabilities.steps and (self.passes or self.steps):
-            touches = any(out.launched and block in out.blocks for out in self.passes)
-            self.deferrals.append(Deferral(block, touches))
+            self.deferrals[block] += 1
+            if any(out.launched and block in out.blocks for out in self.passes):
+                self.awaited.add(block)
+
+    def _forget_prefixes(self) -> None:
+        """Let go of the interned prefixes that neither a sequence nor a slot needs, once there are many."""
+        if len(self.tree) <= 2 * self._needed_nodes + TREE_SLACK:
+            return
+        groups = len(self.block_sizes)
+        needed = {content // groups for content in self.memory.contents()}
+        for sequence in self.sequences.values():
+            needed.update(sequence.path)
+            needed.update(content // groups for saved in sequence.saved for _, content in saved)
+        for out in self.passes:
+            needed.update(out.path)
+            needed.update(content // groups for _, content in out.work.writes)
+        self.tree.keep_only(needed | self.hits.keys())
+        self._needed_nodes = len(self.tree)
 
 
 def _failed(op: Op, outcome: Outcome) -> bool:
     """Whether the cache says that nothing has changed. What a repeated release raises is judged by the release itself."""
+    if outcome is None:
+        return False
     if isinstance(outcome, Raised):
         return not isinstance(op, Release)
     return outcome is False or isinstance(outcome, OutOfBlocksSeen | RefusedSeen)
@@ -629,16 +730,6 @@ def _usable(capabilities: Capabilities, num_blocks: int, universe: int) -> int:
     if capacity is None:
         return universe
     return min(universe, capacity if isinstance(capacity, int) else capacity(num_blocks))
-
-
-def _owners(seen: Seen) -> dict[int, list[tuple[int, int, int]]]:
-    owners: dict[int, list[tuple[int, int, int]]] = {}
-    for seq, tables in seen.tables.items():
-        for group, table in enumerate(tables):
-            for index, block in enumerate(table):
-                if block is not None:
-                    owners.setdefault(block, []).append((seq, group, index))
-    return owners
 
 
 _ENABLED: Final[dict[type[Op], Callable[..., bool]]] = {

@@ -46,14 +46,16 @@ class Pass(msgspec.Struct, eq=False):
     path: list[int]
     """Interned prefixes of the drafts."""
     work: Work = msgspec.field(default_factory=Work)
-    blocks: frozenset[int] = frozenset()
-    """The blocks that it reads, writes or copies."""
+    tables: Tables = ()
+    """The tables of its sequence when it was extended."""
+    reach: tuple[tuple[int, int], ...] = ()
+    """For each group, the first logical block that it reads or writes, and one past the last."""
     copied: frozenset[int] = frozenset()
     """Sources and destinations of its copies."""
-    listed: frozenset[int] = frozenset()
-    """All blocks of its sequence and its copies: what a cache that holds back more than it must may pin."""
     launched: bool = False
     finished: bool = False
+    _blocks: frozenset[int] | None = None
+    _listed: frozenset[int] | None = None
 
     @property
     def known_end(self) -> int:
@@ -65,6 +67,21 @@ class Pass(msgspec.Struct, eq=False):
         """One past the last position that it writes."""
         return self.start + self.count + len(self.drafts)
 
+    @property
+    def blocks(self) -> frozenset[int]:
+        """The blocks that it reads, writes or copies."""
+        if self._blocks is None:
+            found = {block for table, (first, last) in zip(self.tables, self.reach, strict=True) for block in table[first:last]}
+            self._blocks = frozenset(found - {None} | self.copied)  # type: ignore[arg-type]  # mypy does not follow the subtraction
+        return self._blocks
+
+    @property
+    def listed(self) -> frozenset[int]:
+        """All blocks of its sequence and its copies: what a cache that holds back more than it must may pin."""
+        if self._listed is None:
+            self._listed = frozenset(set().union(*self.tables) - {None} | self.copied)
+        return self._listed
+
 
 class Sequence(msgspec.Struct, eq=False):
     """One request. `computed <= len(known)`; while a pass is out, its tokens are known but not computed."""
@@ -74,6 +91,8 @@ class Sequence(msgspec.Struct, eq=False):
     known: list[int]
     path: list[int]
     """Interned prefix of each known position."""
+    born: int = 0
+    """Sequences are numbered in the order in which they became known."""
     computed: int = 0
     asked: int = 0
     """One past the last position that there must be room for: computed, or asked for by the pass that is out."""
@@ -83,14 +102,6 @@ class Sequence(msgspec.Struct, eq=False):
     saved: tuple[tuple[tuple[int, int], ...], ...] = ()
     """While swapped: for each group, the (position, content) pairs that went to the slower tier."""
     gone: bool = False
-
-
-class Deferral(msgspec.Struct, eq=False):
-    """A holder let go of a block while work was out or a step was open. A cache may go on counting it, or keep the block back, until all has drained."""
-
-    block: int
-    work_touches: bool
-    """Whether that work itself touches the block, so that it must be kept back."""
 
 
 class Evicted(msgspec.Struct, frozen=True):

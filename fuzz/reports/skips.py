@@ -45,7 +45,7 @@ def why_skipped(spec: Spec, op: Op) -> str:
         return f"{claim} not claimed"
     match op:
         case Admit():
-            return f"{op.seq} already known" if op.seq in spec.sequences else "empty prompt"
+            return f"{op.seq} already known" if op.seq in spec.numbers else "empty prompt"
         case BeginStep():
             return f"{MAX_OPEN_STEPS} steps open already"
         case EndStep():
@@ -69,7 +69,7 @@ def _unusable(spec: Spec, seq: int, *, pass_expected: bool = False, swap_expecte
     """Why nothing can be asked of `seq` as it is; empty where something could."""
     sequence = spec.live.get(seq)
     if sequence is None:
-        return f"{seq} was released" if seq in spec.sequences else f"unknown sequence {seq}"
+        return f"{seq} was released" if seq in spec.numbers else f"unknown sequence {seq}"
     if sequence.swapped and not swap_expected:
         return f"{seq} is swapped out"
     if sequence.out is not None and not pass_expected and not swap_expected:
