@@ -122,11 +122,12 @@ class Auditor:
         self.operations += 1
         spec, op, change = self._spec, step.op, step.change
         if self.adrift:
-            change = self._known_part(step)
-            if change is None:
+            part = self._known_part(step)
+            if part is None:
                 self.unjudged += 1
                 spec.hits.clear()
                 return ""
+            change = part
         elif not self._enabled(op):
             why = why_skipped(spec, op)
             told = f"line {step.line}: {wording.operation(op)} cannot happen here" + (f" ({why})" if why else "")

@@ -25,9 +25,6 @@ from kvproof.models.spec import OutOfBlocksSeen, Raised, RefusedSeen, Spec
 MOST_SAMPLES: Final = 512
 """Samples that are kept: more than a plot can show. When there are as many, every second one goes."""
 
-SAMPLE_SHARE: Final = 8
-"""A sample walks all held and free blocks; it is taken once in as many operations as an eighth of them, so that it costs little beside the laws."""
-
 BUCKETS_PER_E: Final = 50
 """Durations are counted in buckets that are exp(1/50), two per cent, apart."""
 
@@ -48,7 +45,7 @@ class Sample(msgspec.Struct, frozen=True):
     free_blocks: int | None
     """Blocks that can be handed out now, matchable ones included."""
     effective_tokens: int
-    """Slots of held blocks that show a computed token of a holder."""
+    """Slots of held blocks that hold a token of a holder which is computed, or is being computed."""
     allocated_tokens: int
     """Slots of held blocks."""
     tail_bound_tokens: int
@@ -174,7 +171,9 @@ class Gauge:
             del self._samples[1::2]
             self._stride *= 2
         free = len(spec.seen.books.free or ())
-        self._next = step.number + max(self._stride, (held + free) // SAMPLE_SHARE)
+        self._next = step.number + max(
+            self._stride, held + free
+        )  # a sample walks these blocks: so it costs an operation no more than a block
 
     def _sample(self, step: Step, spec: Spec) -> Sample:
         books = spec.seen.books
@@ -229,16 +228,18 @@ class Gauge:
         buckets = self._buckets[name]
         count = buckets.total()
         found = [min(_percentile(buckets, count, percent), self._longest[name]) / 1e3 for percent in PERCENTILES]
-        return Duration(count, self._spent[name] / count / 1e3, *found, self._longest[name] / 1e3)
+        p50, p90, p99, p999 = found
+        return Duration(count, self._spent[name] / count / 1e3, p50, p90, p99, p999, self._longest[name] / 1e3)
 
 
 def _filled(spec: Spec, seq: int, group: int, index: int) -> int:
-    """How many slots of this place in a block table show a computed token."""
+    """How many slots of this place in a block table hold a token that is computed, or is being computed by the pass that is out."""
     sequence = spec.live.get(seq)
     if sequence is None:
         return 0
     size = spec.block_sizes[group]
-    return max(0, min(sequence.computed - index * size, size))
+    end = sequence.out.end if sequence.out else sequence.computed
+    return max(0, min(end - index * size, size))
 
 
 def _percentile(buckets: Counter[int], count: int, percent: float) -> float:

@@ -298,7 +298,7 @@ class Swarm:
     def _squeeze(self, spec: Spec) -> Op | None:
         """A newcomer that shares nothing and needs a little more than what is free without evicting: what goes first shows the policy."""
         taken = spec.owners.keys() | spec.fenced().keys()
-        evictable = (spec.seen.books.cached or frozenset()) - taken
+        evictable = (spec.seen.books.cached or set()) - taken
         room = spec.usable - len(taken)
         blocks = min(room, room - len(evictable) + self.rng.randint(1, max(1, len(evictable))))
         if blocks < 1 or blocks * self.block_size > MAX_SQUEEZE_TOKENS:

@@ -12,6 +12,8 @@ from kvproof.models.outcomes import Event, Grant, Hit, OutOfBlocks, Refused, Sna
 
 if TYPE_CHECKING:
     from kvproof.cache import cache_tests
+    from kvproof.fuzz.traces.record import record
+    from kvproof.fuzz.traces.recorder import Recorder
 
 __all__ = [
     "CacheAdapter",
@@ -25,9 +27,11 @@ __all__ = [
     "Namespace",
     "OutOfBlocks",
     "PagedKernels",
+    "Recorder",
     "Refused",
     "Snapshot",
     "cache_tests",
+    "record",
 ]
 
 
@@ -37,4 +41,12 @@ def __getattr__(name: str) -> object:
         from kvproof.cache import cache_tests
 
         return cache_tests
+    if name == "record":
+        from kvproof.fuzz.traces.record import record
+
+        return record
+    if name == "Recorder":
+        from kvproof.fuzz.traces.recorder import Recorder
+
+        return Recorder
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,6 +5,7 @@
     kvproof replay FILE                     run a failure again, step by step
     kvproof shrink FILE                     make a failure shorter
     kvproof open FILE                       see a failure, a trace or a report as a picture
+    kvproof audit FILE                      judge a recorded trace
     kvproof laws                            what is promised
     kvproof new FILE                        an adapter to start from
 
@@ -31,7 +32,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from kvproof import open_cli, schemas
+from kvproof import audit_cli, open_cli, schemas
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program, write_program, write_whole
 from kvproof.fuzz.reports import lawbook, terminal, wording
@@ -42,6 +43,8 @@ from kvproof.fuzz.reports.picture.sources import film_report
 from kvproof.fuzz.reports.source import case_source, pytest_source
 from kvproof.fuzz.reports.steps import Replay
 from kvproof.fuzz.reports.steps import replay as run_again
+from kvproof.fuzz.traces.program import program_of
+from kvproof.fuzz.traces.read import is_trace
 from kvproof.fuzz.verdicts import Finding, Report
 from kvproof.fuzz.waivers import DEFAULT_FILE, BadWaivers, Waiver, read_waivers, stale_waivers, waivers_for
 from kvproof.impl.checker import AdapterFault, read_capabilities
@@ -417,7 +420,8 @@ def _load(file: Path, target: str | None) -> tuple[Program, type, str]:
         )
     adapter = find_target(program.target)
     claimed = read_capabilities(adapter)
-    if config.num_blocks > claimed.max_blocks or config.block_size not in claimed.block_sizes:
+    recorded = is_trace(file)  # on a pool that the cache has had, whatever it lets the suite ask for
+    if not recorded and (config.num_blocks > claimed.max_blocks or config.block_size not in claimed.block_sizes):
         sizes = wording.joined([str(size) for size in claimed.block_sizes], "or")
         raise Unusable(
             f"{file} needs a pool of {config.num_blocks} blocks of {config.block_size} tokens, but {local(program.target)} claims at most "
@@ -427,7 +431,9 @@ def _load(file: Path, target: str | None) -> tuple[Program, type, str]:
 
 
 def _program_in(file: Path) -> tuple[Program, str]:
-    """The program that a program or failure file holds, or the first one of a report, and how it is called."""
+    """The program that a program or failure file or a trace holds, or the first one of a report, and how it is called."""
+    if is_trace(file):
+        return program_of(file), f"The operations of the trace {file}"
     report = _report_in(file)
     if report is None:
         return read_program(file), f"The program in {file}"
@@ -491,7 +497,7 @@ def shrink(file: Path, target: str | None, seconds: float, output: Path | None, 
         return _tell_replay(console, program, first)
     program = msgspec.structs.replace(program, violation=first.violation, fault="")
     short = shrinking.shrink(program, adapter, seconds=seconds)
-    place = output or file.with_name(f"{file.name.removesuffix('.json').removesuffix('.shrunk')}.shrunk.json")
+    place = output or file.with_name(f"{file.name.removesuffix('.json').removesuffix('.jsonl').removesuffix('.shrunk')}.shrunk.json")
     try:
         write_program(place, short)
     except OSError as error:
@@ -535,7 +541,7 @@ def laws(law: str | None, *, markdown: bool) -> int:
 @cli.command(short_help="Print the JSON Schemas of the files.")
 @click.argument("kind", type=click.Choice(schemas.KINDS), required=False)
 def schema(kind: str | None) -> int:
-    """Print the JSON Schema of a program, failure or report file; without KIND, an object with all three."""
+    """Print the JSON Schema of a program, failure, report or trace file; without KIND, an object with all of them."""
     whole = (
         schemas.schema_text(kind)
         if kind
@@ -553,3 +559,7 @@ def new(file: Path) -> int:
     click.echo(f"Wrote {file}. It has a small cache of its own and passes as it is; replace that by yours. Check it with:")
     click.echo(f"    kvproof check {file}:Adapter")
     return HELD
+
+
+for _command in audit_cli.COMMANDS:
+    cli.add_command(_command)

@@ -77,7 +77,9 @@ def open_picture(
     port: int,
     no_browser: bool,
 ) -> int:
-    """Open the picture of FILE: a failure file, a program, a trace, or a report of `check --json`. TARGET is the one named in the file, if it is not given."""
+    """Open the picture of FILE: a failure file, a program, a trace, or a report of `check --json`. With a
+    TARGET, what FILE did is run again on it; a trace without one is shown as it was recorded.
+    """
     document = picture_file(file, target)
     if other is not None or compare_target is not None:
         document = _compared(document, picture_file(other or file, compare_target))
@@ -94,9 +96,7 @@ def picture_file(file: Path, target: str | None) -> Document:
     """The document of whatever `file` is. Raises what reading it raises, a sentence for the user."""
     from kvproof import cli
 
-    if is_trace(file):
-        if target is not None:
-            raise cli.Unusable(f"{file} is a trace: it shows what its cache did, and cannot be run on {target}; leave the target out.")
+    if target is None and is_trace(file):
         with _progress(file.name, file.stat().st_size) as on_progress:
             return trace_document(file, on_progress=on_progress)
     report = cli._report_in(file)

@@ -350,7 +350,9 @@ def tail_waste(spec: Spec, op: Op) -> None:
     """A tight cache allocates no block beyond what extends asked for."""
     for seq in spec.live if spec.thorough else {*spec.seen.was, *_subjects(op)}:
         sequence = spec.live.get(seq)
-        for group, table in enumerate(spec.tables(sequence)) if sequence else ():
+        if sequence is None:
+            continue
+        for group, table in enumerate(spec.tables(sequence)):
             if table and (len(table) - 1) * spec.block_sizes[group] >= sequence.asked:
                 raise Broken(
                     "tail-waste-bounded",

@@ -157,7 +157,12 @@ class GhostMemory:
                 self.put(slot, EMPTY, how)
 
     def forget(self, block: int, how: How) -> None:
-        """What `block` holds is no longer matchable, until a holder publishes it again or the block is handed out."""
+        """What `block` holds is no longer matchable, until a holder publishes it again or the block is handed out.
+
+        Where the history begins in the middle, there may be holders of which nothing is known, so nothing is held against the cache.
+        """
+        if self.blurred:
+            return
         self.forgotten[block] = how
         self.proven.discard(block)
         self.touched.add(block)

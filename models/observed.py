@@ -66,9 +66,10 @@ class Ledger:
         self.counts_before: dict[int, int] = {}
         """The reference counts before the last operation, of those that it changed."""
 
-    def difference(self, books: Books) -> tuple[Mapping[int, int] | None, Moved | None, Moved | None, Moved | None]:
-        """What `books` say that was not so at the last look: counts, free, cached, retiring."""
-        return (
+    def difference(self, books: Books) -> Change:
+        """What `books` say that was not so at the last look."""
+        return Change(
+            {},
             None if books.refcounts is None else _counts_difference(self.kept_counts, books.refcounts),
             None if books.free is None else _list_difference(self.kept_free, books.free),
             None if books.cached is None else _set_difference(self.kept_cached, books.cached),
@@ -160,12 +161,9 @@ class Observed:
         if len(now) != len(self.tables) or tables:
             tables.update((seq, None) for seq in self.tables if seq not in now)
         replayed = seen.matchable_by_events
-        return Change(
-            tables,
-            *self.books.difference(seen.books),
-            None if replayed is None else _set_difference(self.replayed, replayed),
-            seen.worker_tables,
-        )
+        books = self.books.difference(seen.books)
+        events = None if replayed is None else _set_difference(self.replayed, replayed)
+        return Change(tables, books.refcounts, books.free, books.cached, books.retiring, events, seen.worker_tables)
 
     def take(self, change: Change) -> None:
         """The cache is now as `change` says."""

@@ -49,7 +49,7 @@ from kvproof.models.ops import (
 from kvproof.models.outcomes import Grant, Hit
 from kvproof.models.prefixes import PrefixTree
 from kvproof.models.recency import Recency
-from kvproof.models.state import Evicted, Pass, Seen, Sequence, Table, Tables
+from kvproof.models.state import Evicted, Pass, Seen, Sequence, Table, Tables, listed_blocks
 
 MAX_OPEN_STEPS: Final = 3
 """Engines keep at most two or three steps in flight; more finds nothing new and makes programs long."""
@@ -664,7 +664,7 @@ class Spec:
                 for block in forgotten.keys() & set(table):
                     del forgotten[block]
         if "lru" in self.capabilities.policy:
-            held = set().union(*tables) - {None}
+            held = listed_blocks(tables)
             self.recency.see(held, self.step)
             if certainly:
                 self.recency.use(held, self.step)

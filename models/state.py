@@ -17,6 +17,13 @@ Tables: TypeAlias = tuple[Table, ...]
 """One block table for each group."""
 
 
+def listed_blocks(tables: Tables) -> set[int]:
+    """The blocks that the tables of one sequence list."""
+    found: set[int | None] = set().union(*tables)
+    found.discard(None)
+    return found  # type: ignore[return-value]  # None was taken out
+
+
 class Books(msgspec.Struct, frozen=True):
     """A snapshot, normalised: null blocks left out, zero counts left out. None where the cache keeps no books."""
 
@@ -71,15 +78,15 @@ class Pass(msgspec.Struct, eq=False):
     def blocks(self) -> frozenset[int]:
         """The blocks that it reads, writes or copies."""
         if self._blocks is None:
-            found = {block for table, (first, last) in zip(self.tables, self.reach, strict=True) for block in table[first:last]}
-            self._blocks = frozenset(found - {None} | self.copied)  # type: ignore[arg-type]  # mypy does not follow the subtraction
+            reached = tuple(table[first:last] for table, (first, last) in zip(self.tables, self.reach, strict=True))
+            self._blocks = frozenset(listed_blocks(reached) | self.copied)
         return self._blocks
 
     @property
     def listed(self) -> frozenset[int]:
         """All blocks of its sequence and its copies: what a cache that holds back more than it must may pin."""
         if self._listed is None:
-            self._listed = frozenset(set().union(*self.tables) - {None} | self.copied)
+            self._listed = frozenset(listed_blocks(self.tables) | self.copied)
         return self._listed
 
 

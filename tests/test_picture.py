@@ -221,10 +221,20 @@ def test_a_damaged_trace_is_drawn_up_to_the_damage(tmp_path):
     assert main(["open", str(path), "--html", str(tmp_path / "page.html")]) == 2
 
 
-def test_a_trace_is_not_run_on_another_target(tmp_path, capsys):
+def test_what_a_trace_recorded_is_run_again_on_another_target(tmp_path):
     path = recorded(serving_program(20), ProductionAdapter, tmp_path / "trace.jsonl")
-    assert main(["open", str(path), "production", "--text"]) == 2
-    assert "is a trace" in capsys.readouterr().err
+    page = tmp_path / "page.html"
+    assert main(["open", str(path), "--compare-target", "bug:copy-is-not-issued", "--html", str(page)]) == 0
+    data = data_of(page.read_bytes())
+    assert [picture["target"] for picture in data["pictures"]][1] == "bug:copy-is-not-issued"
+    assert data["pairs"] == [[row, row] for row in range(len(data["pictures"][0]["frames"]))]
+
+
+def test_an_audit_writes_the_page_too(tmp_path):
+    path = recorded(serving_program(400, num_blocks=24), BreaksLate, tmp_path / "trace.jsonl")
+    page = tmp_path / "page.html"
+    assert main(["audit", str(path), "--html", str(page)]) == 1
+    assert data_of(page.read_bytes())["pictures"][0]["accusation"]["law"] == film_trace(path).accusation.law
 
 
 # -- what is accused ----------------------------------------------------------------------------------------------------------------------

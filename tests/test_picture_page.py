@@ -671,7 +671,9 @@ def test_a_hundred_thousand_operations(show):
         press(page, "Home")
         x, y = place(page, picture, 3, 0.4 * window, (0, window))
         page.mouse.move(x, y)
-        assert page.inner_text("#tip").startswith(f"b3#{stage_at(picture, int(0.4 * window)).blocks[3].generation} at step {int(0.4 * window):,}: ")
+        assert page.inner_text("#tip").startswith(
+            f"b3#{stage_at(picture, int(0.4 * window)).blocks[3].generation} at step {int(0.4 * window):,}: "
+        )
         press(page, "0")
 
 

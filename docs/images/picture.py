@@ -27,6 +27,7 @@ OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", 
 
 
 def main() -> None:
+    """Draw the run, and write the picture."""
     program = serving_program(200, num_blocks=20, target="examples/cache.py:Adapter")
     page_bytes = html(Document("examples/cache.py:Adapter", [film_program(program, BreaksLate, name="picture")]))
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as started:

@@ -137,7 +137,7 @@ class Reader:
         except ValueError as error:
             return Trouble(number, f"line {number} is damaged: {error}")
         free = line.free if isinstance(line.free, Free) else None
-        return Step(line.i, number, line.op, cast("Outcome", line.out), change, line.at, line.took, free)
+        return Step(line.i, number, line.op, line.out, change, line.at, line.took, free)
 
     def _end(self, end: End, number: int, expected: int) -> Iterator[Item]:
         if end.end > expected and not self._lines:
@@ -229,13 +229,13 @@ class Unfold:
 
     def _free(self, line: Line) -> Moved | None:
         free = line.free
-        if free is msgspec.UNSET:
+        if isinstance(free, msgspec.UnsetType):
             return UNMOVED if self._sees.get("free") == "always" else None
         if free is None:
             return None
-        assert not isinstance(free, msgspec.UnsetType)
         if free.whole is not None:
-            now = set(self._shown(free.whole))
+            self._shown(free.whole)
+            now = set(free.whole)
             joined = tuple(now - self._freed) + _doubled(free.whole)
             left = tuple(self._freed - now)
         else:

@@ -19,11 +19,11 @@ from types import TracebackType
 from typing import Final, TypeVar, cast
 
 from kvproof.fuzz.programs import PoolConfig
-from kvproof.fuzz.traces.format import Claims, Field, Header, Looks, Source
+from kvproof.fuzz.traces.format import Claims, Field, Header, Looks, Source, Taken
 from kvproof.fuzz.traces.redact import Redactor
 from kvproof.fuzz.traces.write import TraceWriter
 from kvproof.impl.adapter import CacheAdapter
-from kvproof.impl.checker import Checked
+from kvproof.impl.checker import AdapterFault, Checked
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import (
     NO_NAMESPACE,
@@ -47,7 +47,7 @@ from kvproof.models.ops import (
 )
 from kvproof.models.outcomes import Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
 from kvproof.models.spec import Outcome, OutOfBlocksSeen, Raised, RefusedSeen
-from kvproof.models.state import Seen
+from kvproof.models.state import Seen, Tables
 
 Value = TypeVar("Value")
 
@@ -111,6 +111,8 @@ class RecordingAdapter(CacheAdapter):
         self._waiting: dict[int, None] = {}
         """Sequences whose pass was extended and is launched by the next step."""
         self._open: list[int] = []
+        self._doubtful: set[int] = set()
+        """Sequences of operations that raised what the contract does not know."""
         self._redactor = redactor
         self._taken: list[Event] = []
         self._begun = time.perf_counter_ns()
@@ -241,23 +243,39 @@ class RecordingAdapter(CacheAdapter):
         ended = time.perf_counter_ns()
         failed = isinstance(outcome, OutOfBlocksSeen | RefusedSeen | Raised)
         launched = self._follow(op, outcome) if not failed else ()
-        events = self._checked.events() if self.claimed.events else None
-        seen = Seen(
-            {seq: self._checked.tables(seq) for seq in self._live},
-            self._checked.books(),
-            {seq: self._checked.worker_tables(seq) for seq in launched} if self.claimed.mirror else {},
-            None,
-        )
-        if events:
-            self._taken += events
+        if isinstance(outcome, Raised):
+            self._doubtful.update(seq for name in ("seq", "parent", "child") if (seq := getattr(op, name, None)) is not None)
+        seen, events = self._look(launched)
         self.writer.step(
-            cast("AnyOp", self._redactor.op(op, answered=not failed)) if self._redactor else op,
+            self._redactor.op(op, answered=not failed) if self._redactor else op,
             outcome,
             seen,
             at=ended - self._begun,
             took=ended - begun,
-            events=None if events is None else tuple((event.kind, tuple(event.blocks)) for event in events),
+            events=events,
         )
+
+    def _look(self, launched: Sequence[int]) -> tuple[Seen, tuple[Taken, ...] | None]:
+        """What is to be seen of the cache now, and the events since the last look."""
+        seen = Seen(
+            {seq: self._tables(seq) for seq in self._live},
+            self._checked.books(),
+            {seq: self._checked.worker_tables(seq) for seq in launched} if self.claimed.mirror else {},
+        )
+        if not self.claimed.events:
+            return seen, None
+        events = self._checked.events()
+        self._taken += events
+        return seen, tuple((event.kind, tuple(event.blocks)) for event in events)
+
+    def _tables(self, seq: int) -> Tables:
+        """The block tables of `seq`. Where the cache failed in the middle of an operation on it and cannot be asked, those that were seen last."""
+        try:
+            return self._checked.tables(seq)
+        except AdapterFault:
+            if seq not in self._doubtful:
+                raise
+            return self.writer.observed.tables[seq]
 
     def _follow(self, op: AnyOp, outcome: Outcome) -> Sequence[int]:
         """Who is alive now, and whose pass this operation launched."""

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from kvproof.models.ops import NAMESPACE_FIELDS, Admit, Append, Commit, Extend, Fork, Namespace, Op, Release, Tokens, Truncate
+from kvproof.models.ops import NAMESPACE_FIELDS, Admit, AnyOp, Append, Commit, Extend, Fork, Namespace, Release, Tokens, Truncate
 
 DIGEST_BITS: Final = 52
 """Digests are numbers that JavaScript can hold exactly. Two continuations of the same prefix collide with a chance of 2**-52."""
@@ -26,7 +26,7 @@ class Redactor:
         self._known: dict[int, list[int]] = {}
         self._drafts: dict[int, Tokens] = {}
 
-    def op(self, op: Op, *, answered: bool = True) -> Op:
+    def op(self, op: AnyOp, *, answered: bool = True) -> AnyOp:
         """The operation with digests for tokens. `answered`: whether the cache did it, rather than refuse."""
         match op:
             case Admit():
@@ -49,7 +49,7 @@ class Redactor:
             self._follow(op)
         return op
 
-    def _follow(self, op: Op) -> None:
+    def _follow(self, op: AnyOp) -> None:
         match op:
             case Commit():
                 self._known.setdefault(op.seq, []).extend(self._drafts.pop(op.seq, ())[: op.accepted])

@@ -218,9 +218,9 @@ def _reordered(before: list[int], now: list[int], moved: Moved) -> Free:
                 joined[-1] = (joined[-1][0], (*joined[-1][1], block))
             else:
                 joined.append((index, (block,)))
-    for index, blocks in joined:
-        assert index is not None
-        kept[index:index] = blocks
+    for place, blocks in joined:
+        assert place is not None, "only the last one is put at the end, and that comes later"
+        kept[place:place] = blocks
     if kept != now:
         return Free(whole=tuple(now))
     if joined and joined[-1][0] is not None and joined[-1][0] + len(joined[-1][1]) == len(now):

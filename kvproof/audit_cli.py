@@ -1,0 +1,162 @@
+"""The commands about recorded traces.
+
+kvproof audit trace.jsonl       which law it breaks, where, and what it can tell of the others
+kvproof stats trace.jsonl       numbers for an operator
+kvproof export trace.jsonl      the same trace for Perfetto, or as ITF
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kvproof import open_cli
+from kvproof.fuzz.programs import BadFile, write_whole
+
+if TYPE_CHECKING:
+    from kvproof.fuzz.audit import AuditReport
+
+FILE: Final = click.Path(dir_okay=False, path_type=Path)
+OUTPUT: Final = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
+
+
+@click.command()
+@click.argument("file", type=FILE)
+@click.option("--tolerant", is_flag=True, help="Go on after missing, doubled and damaged lines, with what can still be judged.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["auto", "trace", "vllm", "sglang"]),
+    default="auto",
+    show_default=True,
+    help="A kvproof trace, or the KV events that an engine has published, as msgpack or JSON.",
+)
+@click.option("--json", "json_file", type=OUTPUT, help="Write the report as JSON; - is stdout.")
+@click.option("--junit", "junit_file", type=FILE, help="Write the report as JUnit XML.")
+@open_cli.HTML
+def audit(file: Path, kind: str, json_file: Path | None, junit_file: Path | None, html_file: Path | None, *, tolerant: bool) -> int:
+    """Judge the trace in FILE: which law it breaks, where, and of every other law what the trace can tell.
+
+    A recording in several parts is named by its first one. The audit ends at the first broken law.
+    """
+    from kvproof.cli import Output
+    from kvproof.fuzz.reports.audited import audit_junit, show_audit
+    from kvproof.fuzz.reports.figured import figures_line
+
+    to_stdout = json_file == Path("-")
+    console = Output(stderr=to_stdout)
+    with _progress(file) as on_progress:
+        report = _audited(file, kind, on_progress, tolerant=tolerant)
+    show_audit(console, report)
+    if report.figures is not None and not report.violations:
+        figures_line(console, report.figures)
+    if json_file is not None:
+        _write_json(json_file, report)
+    if junit_file is not None:
+        _write(junit_file, audit_junit(report))
+    if html_file is not None:
+        open_cli.write_page(html_file, open_cli.picture_file(file, None))
+    return report.exit_status
+
+
+def _audited(file: Path, kind: str, on_progress: Callable[[int, int], None] | None, *, tolerant: bool) -> AuditReport:
+    from kvproof.fuzz import audit as auditing
+    from kvproof.fuzz.traces.kv_events import audit_events, is_event_stream
+
+    if kind in ("vllm", "sglang") or (kind == "auto" and is_event_stream(file)):
+        return audit_events(file, tolerant=tolerant)
+    return auditing.audit(file, tolerant=tolerant, on_progress=on_progress)
+
+
+@click.command()
+@click.argument("file", type=FILE)
+@click.option("--tolerant", is_flag=True, help="Go on after missing, doubled and damaged lines.")
+@click.option("--bytes-per-token", type=click.IntRange(min=1), help="Tell waste in bytes too.")
+@click.option("--plot", type=FILE, help="Draw what is shown over time into this .svg, .png or .pdf.")
+@click.option("--json", "json_file", type=OUTPUT, help="Write the numbers as JSON; - is stdout.")
+def stats(file: Path, bytes_per_token: int | None, plot: Path | None, json_file: Path | None, *, tolerant: bool) -> int:
+    """Numbers for an operator from the trace in FILE: fill, waste, fragmentation, hits, evictions, preemptions, durations.
+
+    They are counted up to the first broken law, if there is one.
+    """
+    from kvproof.cli import Output
+    from kvproof.fuzz import audit as auditing
+    from kvproof.fuzz.reports.figured import plot_figures, show_figures
+    from kvproof.fuzz.reports.terminal import say
+
+    to_stdout = json_file == Path("-")
+    console = Output(stderr=to_stdout)
+    with _progress(file) as on_progress:
+        report = auditing.audit(file, tolerant=tolerant, on_progress=on_progress)
+    assert report.figures is not None
+    show_figures(console, report.figures, bytes_per_token=bytes_per_token)
+    for told in [*report.troubles, *report.notes]:
+        say(console, told, "yellow")
+    for breach in report.violations:
+        say(
+            console,
+            f"{breach.law} breaks at operation {breach.operation}, where the numbers end; `kvproof audit {file}` tells why.",
+            "bold red",
+        )
+    if plot is not None:
+        plot_figures(plot, report.figures, f"{report.target}, {report.trace}")
+    if json_file is not None:
+        _write_json(json_file, report.figures)
+    return report.exit_status
+
+
+@click.command()
+@click.argument("file", type=FILE)
+@click.option("--to", "kind", type=click.Choice(["perfetto", "itf"]), default="perfetto", show_default=True, help="The format to write.")
+@click.option("-o", "--output", type=FILE, help="Where it goes. [default: FILE with .perfetto.json or .itf.json]")
+@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="The first operation to export.")
+@click.option("--count", type=click.IntRange(min=1), help="How many operations to export. [default: all; 10,000 for itf]")
+def export(file: Path, kind: Literal["perfetto", "itf"], output: Path | None, first: int, count: int | None) -> int:
+    """Write the trace in FILE for Perfetto (ui.perfetto.dev, chrome://tracing), or as ITF, the traces of TLA+ and Quint tools."""
+    from kvproof.fuzz.traces.export import export_itf, export_perfetto
+
+    place = output or file.with_name(f"{file.name.split('.')[0]}.{kind}.json")
+    write = export_perfetto if kind == "perfetto" else export_itf
+    written = write(file, place, first=first, count=count)
+    click.echo(f"Wrote {written:,} operations to {place}.")
+    return 0
+
+
+COMMANDS: Final = (audit, stats, export)
+"""What cli.py adds to `kvproof`."""
+
+
+@contextmanager
+def _progress(file: Path) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on stderr over the bytes of the trace; nothing where stderr is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal or not file.is_file():
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(f"auditing {file.name}", total=max(file.stat().st_size, 1))
+        yield lambda operations, read: bar.update(task, completed=read, description=f"auditing {file.name}, operation {operations:,}")
+
+
+def _write_json(place: Path, value: object) -> None:
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    if place == Path("-"):
+        sys.stdout.write(text.decode())
+    else:
+        _write(place, text)
+
+
+def _write(place: Path, data: bytes) -> None:
+    try:
+        write_whole(place, data)
+    except OSError as error:
+        raise BadFile(f"{place} cannot be written ({error.strerror}); name a place that can be.") from error
