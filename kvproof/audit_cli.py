@@ -18,6 +18,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from kvproof import open_cli
 from kvproof.fuzz.programs import BadFile, write_whole
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ OUTPUT: Final = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 )
 @click.option("--json", "json_file", type=OUTPUT, help="Write the report as JSON; - is stdout.")
 @click.option("--junit", "junit_file", type=FILE, help="Write the report as JUnit XML.")
-def audit(file: Path, kind: str, json_file: Path | None, junit_file: Path | None, *, tolerant: bool) -> int:
+@open_cli.HTML
+def audit(file: Path, kind: str, json_file: Path | None, junit_file: Path | None, html_file: Path | None, *, tolerant: bool) -> int:
     """Judge the trace in FILE: which law it breaks, where, and of every other law what the trace can tell.
 
     A recording in several parts is named by its first one. The audit ends at the first broken law.
@@ -60,6 +62,8 @@ def audit(file: Path, kind: str, json_file: Path | None, junit_file: Path | None
         _write_json(json_file, report)
     if junit_file is not None:
         _write(junit_file, audit_junit(report))
+    if html_file is not None:
+        open_cli.write_page(html_file, open_cli.picture_file(file, None))
     return report.exit_status
 
 

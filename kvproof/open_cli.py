@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from kvproof.fuzz.programs import Program, local, portable, write_whole
 from kvproof.fuzz.reports import terminal
@@ -27,6 +27,8 @@ from kvproof.fuzz.reports.picture.document import Document, Picture
 from kvproof.fuzz.reports.picture.html import html
 from kvproof.fuzz.reports.picture.sources import film_program, film_report
 from kvproof.fuzz.reports.picture.text import show_picture
+from kvproof.fuzz.reports.picture.traces import trace_document
+from kvproof.fuzz.traces.read import is_trace
 from kvproof.properties.lockstep import OP_SECONDS
 from kvproof.targets import find_target
 
@@ -34,6 +36,12 @@ HOST: Final = "127.0.0.1"
 """Pages are served to this machine alone: a trace may hold what users wrote."""
 
 STATUS: Final = {"held": 0, "broken": 1, "error": 2}
+
+LEAST_WORTH_A_BAR: Final = 1_000
+"""Operations, or bytes of a trace, that are drawn before a bar could be seen."""
+
+PROGRESS_CALLS: Final = 200
+"""How often progress is told: once in that many operations."""
 
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
 
@@ -69,7 +77,9 @@ def open_picture(
     port: int,
     no_browser: bool,
 ) -> int:
-    """Open the picture of FILE: a failure file, a program, a trace, or a report of `check --json`. TARGET is the one named in the file, if it is not given."""
+    """Open the picture of FILE: a failure file, a program, a trace, or a report of `check --json`. With a
+    TARGET, what FILE did is run again on it; a trace without one is shown as it was recorded.
+    """
     document = picture_file(file, target)
     if other is not None or compare_target is not None:
         document = _compared(document, picture_file(other or file, compare_target))
@@ -86,6 +96,9 @@ def picture_file(file: Path, target: str | None) -> Document:
     """The document of whatever `file` is. Raises what reading it raises, a sentence for the user."""
     from kvproof import cli
 
+    if target is None and is_trace(file):
+        with _progress(file.name, file.stat().st_size) as on_progress:
+            return trace_document(file, on_progress=on_progress)
     report = cli._report_in(file)
     if report is not None and target is None:
         return film_report(report, find_target(report.target))
@@ -144,26 +157,23 @@ def _show_text(document: Document, step: int | None) -> None:
 
 
 @contextlib.contextmanager
-def _progress(name: str, operations: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar on stderr that goes away at the end; nothing where stderr is no terminal, or where there is nothing to wait for."""
+def _progress(name: str, total: int) -> Iterator[Callable[[int], None] | None]:
+    """A bar on stderr, over operations or bytes, that goes away at the end; nothing where stderr is no terminal, or where nothing takes long."""
     from kvproof.cli import Output
 
     console = Output(stderr=True)
-    if not console.is_terminal or operations < 2_000:
+    if not console.is_terminal or total < LEAST_WORTH_A_BAR:
         yield None
         return
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    ) as bar:
-        task = bar.add_task(f"running {name}", total=operations)
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(f"drawing {name}", total=total)
+        calls = 0
 
         def on_progress(done: int) -> None:
-            if done % 200 == 0:
+            nonlocal calls
+            calls += 1
+            if calls % PROGRESS_CALLS == 0:
                 bar.update(task, completed=done)
 
         yield on_progress

@@ -27,6 +27,8 @@ class PrefixTree:
         self._token: list[int] = [-1]
         self._namespace: list[Namespace] = [Namespace()]
         self._unused: list[int] = []
+        self.forgettings = 0
+        """How often prefixes were forgotten, so that their numbers may stand for others now."""
 
     def __len__(self) -> int:
         return len(self._parent) - 1 - len(self._unused)
@@ -102,6 +104,7 @@ class PrefixTree:
             kept[node] = 1
         for node in [node for node, needed in enumerate(kept) if not needed]:
             self._forget(node)
+        self.forgettings += 1
 
     def _forget(self, node: int) -> None:
         parent, token = self._parent[node], self._token[node]

@@ -100,7 +100,7 @@ def long_picture(rows: int, *, num_blocks: int = 64, block_size: int = 16) -> Pi
         if len(held) == 8:
             seq = min(held)
             blocks = held.pop(seq)
-            frame = Frame(x=[seq], f=[len(free), 0, *blocks], b=[n for b in blocks for n in (b, FREE, 0, generations[b], seq)])
+            frame = Frame(x=[seq], f=[[len(free), 0, *blocks]], b=[n for b in blocks for n in (b, FREE, 0, generations[b], seq)])
             free += blocks
             kind, text = 1, f"release {seq} (finish)"
         else:
@@ -113,7 +113,7 @@ def long_picture(rows: int, *, num_blocks: int = 64, block_size: int = 16) -> Pi
             known = (kept + 1) * block_size
             change = SequenceChange(seq, known, known, known + 1, 0, None, ((kept, block),))
             slots = [block * block_size, kept * block_size + 2, block_size]
-            frame = Frame(s=[change], f=[0, 1], b=[block, HELD, 1, generations[block], seq], m=slots)
+            frame = Frame(s=[change], f=[[0, 1]], b=[block, HELD, 1, generations[block], seq], m=slots)
             kind, text = 0, f"extend {seq} by {block_size}"
         frames.append(frame)
         kinds.append(kind)

@@ -249,6 +249,11 @@ def test_the_wheel_holds_every_module_of_every_package(wheel):
     assert missing == []
 
 
+def test_the_wheel_holds_the_page_of_pictures(wheel):
+    files = [path.name for path in (ROOT / "fuzz/reports/picture/page").iterdir()]
+    assert [name for name in files if f"kvproof/fuzz/reports/picture/page/{name}" not in wheel] == []
+
+
 def test_the_wheel_is_typed_and_licensed(wheel):
     assert "kvproof/py.typed" in wheel
     assert any(name.endswith("/LICENSE") for name in wheel)

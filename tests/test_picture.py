@@ -30,10 +30,13 @@ from kvproof.fuzz.reports.picture.html import MOST_PLAIN_BYTES, SCRIPTS, STYLES,
 from kvproof.fuzz.reports.picture.sources import film_program
 from kvproof.fuzz.reports.picture.stage import Prefixes, Stage
 from kvproof.fuzz.reports.picture.text import show_picture
+from kvproof.fuzz.reports.picture.traces import film_trace
 from kvproof.fuzz.swarm import Config, Swarm
+from kvproof.fuzz.traces.record import record
 from kvproof.impl.checker import read_capabilities
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
-from kvproof.models.ops import Admit, Commit, Extend, Fork, Namespace, op_name
+from kvproof.models.observed import Moved
+from kvproof.models.ops import Admit, BeginStep, Commit, EndStep, Extend, Fork, Namespace, op_name
 from kvproof.open_cli import HOST, handler_of
 from kvproof.properties.lockstep import Lockstep
 from kvproof.targets import find_target
@@ -74,7 +77,7 @@ def test_frames_put_together_again_give_what_was_seen(adapter, seed):
     film, expected = Film(lockstep.spec, num_blocks=config.num_blocks), []
     while (op := swarm.next(lockstep.spec)) is not None:
         assert lockstep.do(op)
-        film.take(op_name(op), "", "", lockstep.trace[-1].seen)
+        film.take(op, "", "", lockstep.trace[-1].seen.books.free)
         expected.append(state_of(lockstep))
     picture = picture_of(film)
     stage, prefixes = Stage(picture), Prefixes(picture)
@@ -140,7 +143,7 @@ def test_a_splice_turns_the_old_list_into_the_new_one(seed):
     assert [*old[:at], *came, *old[at + gone :]] == list(new)
     kept, *entries = table_delta(old, new)
     assert [*old[:kept], *entries] == list(new)
-    changes = set_delta(frozenset(old), frozenset(new))
+    changes = set_delta(Moved(set(new) - set(old), set(old) - set(new)))
     assert (set(old) | {c - 1 for c in changes if c > 0}) - {-c - 1 for c in changes if c < 0} == set(new)
 
 
@@ -159,10 +162,79 @@ def test_prefixes_keep_their_numbers_when_the_spec_forgets_its_own():
     film = Film(lockstep.spec, num_blocks=8)
     for op in (Admit(0, (5, 6)), Admit(1, (5, 7), Namespace(tenant="a")), Admit(2, (5, 6))):
         lockstep.do(op)
-        film.take(op_name(op), "", "", lockstep.trace[-1].seen)
+        film.take(op, "", "", lockstep.trace[-1].seen.books.free)
     nodes = [frame.s[0].node for frame in film.frames]
     assert nodes[0] == nodes[2] != nodes[1]
     assert sorted(space.tenant or "" for space in film.prefixes.roots.values()) == ["", "a"]
+
+
+# -- traces -------------------------------------------------------------------------------------------------------------------------------
+
+
+def recorded(program: Program, adapter: type, path: Path) -> Path:
+    """The trace of a program that ran on a recorded cache, without the suite."""
+    config = program.config
+    cache = record(adapter(**msgspec.structs.asdict(config)), path, **msgspec.structs.asdict(config))
+    steps: list[int] = []
+    for op in program.ops:
+        match op:
+            case BeginStep():
+                steps.append(cache.begin_step())
+            case EndStep():
+                cache.end_step(steps.pop(0))
+            case _:
+                getattr(cache, op_name(op))(*msgspec.structs.astuple(op))
+    cache.close()
+    return path
+
+
+def test_a_trace_shows_what_the_run_of_its_program_shows(tmp_path):
+    program = serving_program(400, num_blocks=24)
+    trace = film_trace(recorded(program, ProductionAdapter, tmp_path / "trace.jsonl"))
+    run = film(program)
+    assert (trace.texts, trace.answers, trace.numbers) == (run.texts, run.answers, run.numbers)
+    one, other = Stage(trace), Stage(run)
+    for row in range(len(run.frames)):
+        one.advance(row)
+        other.advance(row)
+        assert shown_by(one, Prefixes(trace)) == shown_by(other, Prefixes(run))
+        assert one.blocks == other.blocks
+
+
+def test_a_trace_ends_at_the_law_that_it_breaks(tmp_path, capsys):
+    program = serving_program(400, num_blocks=24)
+    path = recorded(program, BreaksLate, tmp_path / "trace.jsonl")
+    trace, run = film_trace(path), film(program, BreaksLate)
+    assert trace.accusation == run.accusation
+    assert trace.differences == run.differences
+    assert main(["open", str(path), "--text"]) == 1
+    assert f"{run.accusation.law} is broken at step {run.accusation.step}" in capsys.readouterr().out
+
+
+def test_a_damaged_trace_is_drawn_up_to_the_damage(tmp_path):
+    path = recorded(serving_program(60), ProductionAdapter, tmp_path / "trace.jsonl")
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:20], lines[20][:15], *lines[21:]]) + "\n")
+    picture = film_trace(path)
+    assert len(picture.frames) == 19
+    assert picture.trouble.startswith("Line 21 is damaged")
+    assert main(["open", str(path), "--html", str(tmp_path / "page.html")]) == 2
+
+
+def test_what_a_trace_recorded_is_run_again_on_another_target(tmp_path):
+    path = recorded(serving_program(20), ProductionAdapter, tmp_path / "trace.jsonl")
+    page = tmp_path / "page.html"
+    assert main(["open", str(path), "--compare-target", "bug:copy-is-not-issued", "--html", str(page)]) == 0
+    data = data_of(page.read_bytes())
+    assert [picture["target"] for picture in data["pictures"]][1] == "bug:copy-is-not-issued"
+    assert data["pairs"] == [[row, row] for row in range(len(data["pictures"][0]["frames"]))]
+
+
+def test_an_audit_writes_the_page_too(tmp_path):
+    path = recorded(serving_program(400, num_blocks=24), BreaksLate, tmp_path / "trace.jsonl")
+    page = tmp_path / "page.html"
+    assert main(["audit", str(path), "--html", str(page)]) == 1
+    assert data_of(page.read_bytes())["pictures"][0]["accusation"]["law"] == film_trace(path).accusation.law
 
 
 # -- what is accused ----------------------------------------------------------------------------------------------------------------------

@@ -353,6 +353,19 @@ def test_the_map_is_zoomed_and_follows_the_step(page, late):
     assert " at step 0: " in page.inner_text("#tip")
 
 
+def test_rows_grow_until_names_fit(show):
+    page = show(Document("t", [film(serving_program(60))]), "#step=20&block=30")
+    whole = page.evaluate("document.querySelector('.map').scrollHeight")
+    press(page, "r")
+    assert page.get_attribute('[data-do="tall"]', "aria-pressed") == "true"
+    assert page.evaluate("document.querySelector('.map').scrollHeight") > whole
+    top, room = page.evaluate("[document.querySelector('.map').scrollTop, document.querySelector('.map').clientHeight]")
+    assert top <= 30 * 18 <= top + room, "the chosen block is in sight"
+    page.click('[data-do="tall"]')
+    settle(page)
+    assert page.evaluate("document.querySelector('.map').scrollHeight") == whole
+
+
 def test_keys_on_the_map_choose_a_block_and_its_changes(page, late):
     page.focus(".map")
     press(page, "ArrowDown", "ArrowDown", "ArrowDown")
@@ -454,7 +467,7 @@ def test_the_copied_program_is_a_test_that_fails(show, tmp_path):
     page = show(Document("t", [film(COPY_NOT_ISSUED)]))
     press(page, "c")
     space: dict[str, Any] = {}
-    exec(page.evaluate("navigator.clipboard.readText()"), space)  # noqa: S102 -- that it runs is what is tested
+    exec(page.evaluate("navigator.clipboard.readText()"), space)
     with pytest.raises(AssertionError, match="copy-before-write"):
         space["test_copy_before_write"]()
 
@@ -654,7 +667,17 @@ def test_a_hundred_thousand_operations(show):
     assert search(page, "release").endswith(f"{expected:,}")
     press(page, "Enter", "Enter")
     page.focus(".map")
-    press(page, *"++++++++")
-    x, y = place(page, picture, 3, 0, (0, 100))
-    page.mouse.move(x, y)
-    assert page.inner_text("#tip").startswith("b3#")
+    for window in (160, 100_000):
+        press(page, "Home")
+        x, y = place(page, picture, 3, 0.4 * window, (0, window))
+        page.mouse.move(x, y)
+        assert page.inner_text("#tip").startswith(
+            f"b3#{stage_at(picture, int(0.4 * window)).blocks[3].generation} at step {int(0.4 * window):,}: "
+        )
+        press(page, "0")
+
+
+def stage_at(picture: Picture, row: int) -> Stage:
+    stage = Stage(picture)
+    stage.advance(row)
+    return stage

@@ -19,7 +19,7 @@ from typing import BinaryIO, Final, TypeAlias, cast
 import msgspec
 
 from kvproof.fuzz.programs import FORMAT
-from kvproof.fuzz.traces.format import BadTrace, Blocks, End, Header, Line, Looks, Taken
+from kvproof.fuzz.traces.format import BadTrace, Blocks, End, Free, Header, Line, Looks, Taken
 from kvproof.fuzz.traces.write import part_path
 from kvproof.models.observed import UNMOVED, Change, Moved, Observed
 from kvproof.models.ops import Admit, AnyOp, Fork, Release
@@ -40,6 +40,8 @@ class Step(msgspec.Struct, frozen=True):
     change: Change
     at: int | None = None
     took: int | None = None
+    free: Free | None = None
+    """How the free list changed, in its order, where the line says so."""
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -134,7 +136,8 @@ class Reader:
             change = self._unfold.change(line)
         except ValueError as error:
             return Trouble(number, f"line {number} is damaged: {error}")
-        return Step(line.i, number, line.op, line.out, change, line.at, line.took)
+        free = line.free if isinstance(line.free, Free) else None
+        return Step(line.i, number, line.op, line.out, change, line.at, line.took, free)
 
     def _end(self, end: End, number: int, expected: int) -> Iterator[Item]:
         if end.end > expected and not self._lines:

@@ -1,6 +1,6 @@
 """Where the model and the cache part, after the operation that broke a law: what the model knows, beside what the cache shows.
 
-    for difference in differences(film, op, outcome, accusation): ...
+    for difference in differences(spec, op, outcome, accusation): ...
 
 The first one is the one to look at: what the violation speaks of comes before everything else.
 """
@@ -8,19 +8,19 @@ The first one is the one to look at: what the violation speaks of comes before e
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
 import msgspec
 
-from kvproof.fuzz.reports.picture.film import Film
 from kvproof.fuzz.reports.wording import joined, numbers
 from kvproof.models.laws import BY_NAME
 from kvproof.models.memory import EMPTY
 from kvproof.models.ops import Op
 from kvproof.models.outcomes import Grant, Hit
-from kvproof.models.spec import Outcome, Violation
+from kvproof.models.spec import Outcome, Spec, Violation
 from kvproof.models.state import Sequence
 
 MOST_DIFFERENCES: Final = 40
@@ -73,18 +73,18 @@ def _named(word: str, reason: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def differences(film: Film, op: Op, outcome: Outcome, accused: Accusation) -> list[Difference]:
+def differences(spec: Spec, op: Op, outcome: Outcome, accused: Accusation) -> list[Difference]:
     """What model and cache disagree about, what the violation speaks of first. At most MOST_DIFFERENCES."""
-    found = list(islice(_all(film, op, outcome, accused), MOST_DIFFERENCES))
+    found = list(islice(_all(spec, op, outcome, accused), MOST_DIFFERENCES))
     return sorted(found, key=lambda difference: -_weight(difference, accused))
 
 
-def _all(film: Film, op: Op, outcome: Outcome, accused: Accusation) -> Iterator[Difference]:
-    yield from _answer(film, op, outcome)
-    yield from _contents(film)
-    yield from _counts(film)
-    yield from _lists(film)
-    yield from _accused_blocks(film, accused)
+def _all(spec: Spec, op: Op, outcome: Outcome, accused: Accusation) -> Iterator[Difference]:
+    yield from _answer(spec, op, outcome)
+    yield from _contents(spec)
+    yield from _counts(spec)
+    yield from _lists(spec)
+    yield from _accused_blocks(spec, accused)
 
 
 def _weight(difference: Difference, accused: Accusation) -> int:
@@ -99,86 +99,81 @@ def _weight(difference: Difference, accused: Accusation) -> int:
 # -- one kind of difference each -----------------------------------------------------------------------------------------------------------
 
 
-def _answer(film: Film, op: Op, outcome: Outcome) -> Iterator[Difference]:
+def _answer(spec: Spec, op: Op, outcome: Outcome) -> Iterator[Difference]:
     """A hit that promises more than the pool holds of this prompt."""
     seq = getattr(op, "seq", None)
-    sequence = film.spec.live.get(seq) if isinstance(seq, int) else None
+    sequence = spec.live.get(seq) if isinstance(seq, int) else None
     promised = outcome.tokens if isinstance(outcome, Hit) else outcome.adopted if isinstance(outcome, Grant) else 0
     if sequence is None or not promised:
         return
-    held = _held_prefix(film, sequence)
+    held = _held_prefix(spec, sequence)
     most = min(held, len(sequence.known) - 1)
     if promised > most:
         model = f"at most {most}: the pool holds {held} of its {len(sequence.known)} tokens, and one must be left to compute"
         yield Difference(f"hit of sequence {seq}", model, f"promises {promised} tokens", seq=seq)
 
 
-def _contents(film: Film) -> Iterator[Difference]:
+def _contents(spec: Spec) -> Iterator[Difference]:
     """Positions that do not show their own ghost."""
-    spec = film.spec
     for seq, sequence in spec.live.items():
         if sequence.swapped:
             continue
-        for group, table in enumerate(film.tables(seq)):
+        for group, table in enumerate(spec.tables(sequence)):
             for position in spec.readable(sequence, group):
                 slot = spec.slot(group, table, position)
                 if slot is not None and spec.memory.slots[slot] == spec.content(sequence, group, position):
                     continue
                 where = f"sequence {seq}, position {position}" + (f", group {group}" if len(spec.block_sizes) > 1 else "")
                 block = None if slot is None else spec.memory.block_of(slot)
-                shown = "no block in the table" if slot is None else f"{_slot(film, slot)} shows {_content(film, spec.memory.slots[slot])}"
-                model = f"shows {_content(film, spec.content(sequence, group, position))}"
+                shown = "no block in the table" if slot is None else f"{_slot(spec, slot)} shows {_content(spec, spec.memory.slots[slot])}"
+                model = f"shows {_content(spec, spec.content(sequence, group, position))}"
                 yield Difference(where, model, shown, seq=seq, group=group, position=position, block=block)
 
 
-def _counts(film: Film) -> Iterator[Difference]:
+def _counts(spec: Spec) -> Iterator[Difference]:
     """Reference counts that no holder explains."""
-    spec = film.spec
-    counts = film.books.refcounts
+    counts = spec.seen.books.refcounts
     if counts is None:
         return
-    pins = spec.pins()
     for block in sorted(spec.universe):
-        count, listed = counts.get(block, 0), sum(film.owners.get(block, {}).values())
-        if not listed <= count <= listed + pins[block]:
-            most = f" to {listed + pins[block]}" if pins[block] else ""
-            yield Difference(_name(film, block), f"{listed}{most} holders ({_holders(film, block)})", f"counts {count}", block=block)
+        count, listed = counts.get(block, 0), len(spec.owners.get(block, ()))
+        pins = spec.pins(block)
+        if not listed <= count <= listed + pins:
+            most = f" to {listed + pins}" if pins else ""
+            yield Difference(_name(spec, block), f"{listed}{most} holders ({_holders(spec, block)})", f"counts {count}", block=block)
 
 
-def _lists(film: Film) -> Iterator[Difference]:
+def _lists(spec: Spec) -> Iterator[Difference]:
     """Blocks that are in two lists, or in none."""
-    spec = film.spec
-    books = film.books
+    books = spec.seen.books
     free = set(books.free or ())
-    retiring = books.retiring or frozenset()
-    held = film.owners.keys() | spec.fenced().keys()
+    retiring: set[int] = set(books.retiring or ())
+    held = spec.owners.keys() | spec.fenced().keys()
     for block in sorted(free & held):
-        holders = _holders(film, block) if block in film.owners else "device work that has not ended"
-        yield Difference(_name(film, block), f"held by {holders}", "on the free list", block=block)
+        holders = _holders(spec, block) if block in spec.owners else "device work that has not ended"
+        yield Difference(_name(spec, block), f"held by {holders}", "on the free list", block=block)
     for block in sorted(free & retiring):
-        yield Difference(_name(film, block), "free or retiring", "both free and retiring", block=block)
+        yield Difference(_name(spec, block), "free or retiring", "both free and retiring", block=block)
     if books.free is not None:
-        for block in sorted(spec.universe - free - held - retiring - spec.pins().keys()):
-            yield Difference(_name(film, block), "held by nobody, so free", "neither free nor held nor retiring", block=block)
+        for block in sorted(spec.universe - free - held - retiring - spec.pinned()):
+            yield Difference(_name(spec, block), "held by nobody, so free", "neither free nor held nor retiring", block=block)
     for block in sorted(books.cached or ()):
         if not spec.memory.slots[block * spec.memory.stride]:
-            yield Difference(_name(film, block), "holds nothing that could be matched", "counts as matchable", block=block)
+            yield Difference(_name(spec, block), "holds nothing that could be matched", "counts as matchable", block=block)
 
 
-def _accused_blocks(film: Film, accused: Accusation) -> Iterator[Difference]:
+def _accused_blocks(spec: Spec, accused: Accusation) -> Iterator[Difference]:
     """What the blocks hold that the violation names, where nothing else tells the two apart."""
-    spec = film.spec
     stride = spec.memory.stride
     for block in accused.blocks:
         if block in spec.universe:
-            contents = [_content(film, content) for content in spec.memory.slots[block * stride : (block + 1) * stride] if content]
+            contents = [_content(spec, content) for content in spec.memory.slots[block * stride : (block + 1) * stride] if content]
             model = f"holds {contents[-1]}" if contents else "holds nothing"
-            yield Difference(_name(film, block), model, f"listed by {_holders(film, block)}", block=block)
+            yield Difference(_name(spec, block), model, f"listed by {_holders(spec, block)}", block=block)
 
 
-def _held_prefix(film: Film, sequence: Sequence) -> int:
+def _held_prefix(spec: Spec, sequence: Sequence) -> int:
     """How many leading tokens of a prompt lie in the pool, in every full group."""
-    spec = film.spec
     full = [group for group, window in enumerate(spec.windows) if window is None]
     for position in range(len(sequence.known)):
         if not all(spec.memory.where(spec.content(sequence, group, position)) for group in full):
@@ -189,25 +184,23 @@ def _held_prefix(film: Film, sequence: Sequence) -> int:
 # -- words ---------------------------------------------------------------------------------------------------------------------------------
 
 
-def _name(film: Film, block: int) -> str:
-    generation = film.spec.memory.generations[block]
+def _name(spec: Spec, block: int) -> str:
+    generation = spec.memory.generations[block]
     return f"block b{block}" + (f"#{generation}" if generation else "")
 
 
-def _slot(film: Film, slot: int) -> str:
-    return f"{_name(film, film.spec.memory.block_of(slot))} offset {slot % film.spec.memory.stride}"
+def _slot(spec: Spec, slot: int) -> str:
+    return f"{_name(spec, spec.memory.block_of(slot))} offset {slot % spec.memory.stride}"
 
 
-def _holders(film: Film, block: int) -> str:
-    return (
-        joined([f"sequence {seq}" + (" twice" if times > 1 else "") for seq, times in sorted(film.owners.get(block, {}).items())])
-        or "nobody"
-    )
+def _holders(spec: Spec, block: int) -> str:
+    times = Counter(seq for seq, _, _ in spec.owners.get(block, ()))
+    return joined([f"sequence {seq}" + (" twice" if times[seq] > 1 else "") for seq in sorted(times)]) or "nobody"
 
 
-def _content(film: Film, content: int) -> str:
+def _content(spec: Spec, content: int) -> str:
     """The prefix that a content stands for, its end: `... 6 7`."""
     if content == EMPTY:
         return "nothing that was written"
-    tokens = film.spec.tree.tokens(content // len(film.spec.block_sizes))
+    tokens = spec.tree.tokens(content // len(spec.block_sizes))
     return f"the prefix {'... ' if len(tokens) > MOST_TOKENS else ''}{numbers(tokens[-MOST_TOKENS:])}"

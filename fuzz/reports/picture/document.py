@@ -108,7 +108,7 @@ def picture_of(film: Film, *, name: str, target: str) -> Picture:
         spec.memory.stride,
         shapes,
         sorted(spec.null_blocks),
-        [field for field in ("refcounts", "free", "cached", "retiring") if getattr(film.books, field) is not None],
+        [field for field in ("refcounts", "free", "cached", "retiring") if field in film.books],
         kind_names,
         [index[kind] for kind in film.kinds],
         film.texts,

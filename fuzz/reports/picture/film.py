@@ -2,10 +2,10 @@
 
     film = Film(spec, num_blocks=8)
     spec.apply(op, outcome, seen)
-    film.take("extend", "extend 0 by 2", "", seen)
+    film.take(op, "extend 0 by 2", "", seen.books.free)
 
-Only changes are kept, so a film of 100,000 operations is small; whoever shows it replays them. Tables and books are those that were seen of
-the cache; sequences and ghosts are those of the spec.
+Only changes are kept, so a film of 100,000 operations is small; whoever shows it replays them. Everything is taken from the spec, which keeps
+what was last seen of the cache beside its own sequences and ghosts; but for the order of the free list, which no law asks for.
 
 A *content* is one integer, as in `kvproof.models.memory`: an interned prefix times the number of groups, plus the group. The *generation*
 of a block says how often it was handed out: `b7#3` is block 7, handed out for the third time.
@@ -13,16 +13,18 @@ of a block says how often it was handed out: `b7#3` is block 7, handed out for t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 
-from kvproof.models.ops import Namespace
+from kvproof.fuzz.traces.format import Free
+from kvproof.models.observed import Moved
+from kvproof.models.ops import Namespace, Op, op_name
 from kvproof.models.prefixes import PrefixTree
 from kvproof.models.spec import Spec
-from kvproof.models.state import Books, Seen, Table, Tables
 from kvproof.models.state import Sequence as Known
+from kvproof.models.state import Table, Tables
 
 FREE: Final = 0
 CACHED: Final = 1
@@ -81,8 +83,8 @@ class Frame(msgspec.Struct, omit_defaults=True):
     """Ghosts, three numbers each: first slot, content, how many slots. The content of the next slot is one prefix further; 0 is empty."""
     b: list[int] = []
     """Blocks, five numbers each: block, state, reference count, generation, holder (the last one, where nobody holds it)."""
-    f: list[int] = []
-    """The free list: where it changed, how many entries went, and the entries that came."""
+    f: list[list[int]] = []
+    """The free list, one change after another: where, how many entries went there, and the entries that came."""
     c: list[int] = []
     """The matchable set: block + 1 for one that came, the same below zero for one that went."""
     r: list[int] = []
@@ -105,40 +107,40 @@ class Film:
         self.numbers: list[int | None] = []
         """The number of the operation as violations count them; None for one that was skipped."""
         self.frames: list[Frame] = []
-        self.books = Books()
-        """As they were last seen."""
-        self.owners: dict[int, dict[int, int]] = {}
-        """block -> sequence -> how often its tables list the block."""
+        self.books: set[str] = set()
+        """Which books the cache has shown so far."""
         self._sequences: dict[int, tuple[State, Tables]] = {}
+        self._out: set[int] = set()
+        """Sequences whose pass was out."""
         self._blocks = [(NULL if block in spec.null_blocks else FREE, 0, 0, NOBODY) for block in range(num_blocks)]
         self._slots = [0] * len(spec.memory.slots)
+        self._free: list[int] = []
         self._open = 0
         self._ran = 0
 
-    def tables(self, seq: int) -> Tables:
-        """The block tables last seen of a live sequence."""
-        known = self._sequences.get(seq)
-        return known[1] if known else ((),) * self.groups
-
-    def skip(self, kind: str, text: str, answer: str) -> None:
+    def skip(self, op: Op, text: str, answer: str) -> None:
         """An operation that did not run: it changes nothing."""
-        self._add(kind, text, answer, None, Frame())
+        self._add(op, text, answer, None, Frame())
 
-    def take(self, kind: str, text: str, answer: str, seen: Seen | None) -> None:
-        """One operation, after the spec has judged it. `seen` is what the cache showed after it, None if it never answered."""
-        frame = Frame()
-        if seen is not None:
-            self._take_slots(frame)
-            changed = self._take_sequences(frame, seen.tables)
-            changed |= self._take_books(frame, seen.books)
-            self._take_blocks(frame, changed)
-            if len(self.spec.steps) != self._open:
-                frame.o = self._open = len(self.spec.steps)
-        self._add(kind, text, answer, self._ran, frame)
+    def unanswered(self, op: Op, text: str) -> None:
+        """An operation that ran and never answered: nothing was seen after it."""
+        self._add(op, text, "no answer", self._ran, Frame())
         self._ran += 1
 
-    def _add(self, kind: str, text: str, answer: str, number: int | None, frame: Frame) -> None:
-        self.kinds.append(kind)
+    def take(self, op: Op, text: str, answer: str, free: Sequence[int] | Free | None) -> None:
+        """One operation that the spec has just judged. `free`: the free list in its order, or how it changed; None where it was not shown."""
+        frame = Frame()
+        self._take_slots(frame)
+        self._take_sequences(frame, op)
+        changed = self._take_books(frame, free)
+        self._take_blocks(frame, changed)
+        if len(self.spec.steps) != self._open:
+            frame.o = self._open = len(self.spec.steps)
+        self._add(op, text, answer, self._ran, frame)
+        self._ran += 1
+
+    def _add(self, op: Op, text: str, answer: str, number: int | None, frame: Frame) -> None:
+        self.kinds.append(op_name(op))
         self.texts.append(text)
         self.answers.append(answer)
         self.numbers.append(number)
@@ -153,24 +155,25 @@ class Film:
             now = [self.prefixes.content(content, groups) for content in memory.slots[first : first + memory.stride]]
             frame.m += slot_runs(self._slots, first, now, groups)
 
-    def _take_sequences(self, frame: Frame, seen: Mapping[int, Tables]) -> set[int]:
-        """Record the sequences that changed; the blocks whose holders changed."""
-        blocks: set[int] = set()
-        for seq, known in self.spec.live.items():
-            tables = seen.get(seq) or ((),) * self.groups
-            state = self._state(known)
-            old = self._sequences.get(seq)
-            if old is not None and old[0] == state and old[1] == tables:
+    def _take_sequences(self, frame: Frame, op: Op) -> None:
+        """Record the sequences that changed: those of the operation, those whose tables did, and those whose pass was launched or ended."""
+        live, seen = self.spec.live, self.spec.seen
+        named = {seq for name in ("seq", "parent", "child") if (seq := getattr(op, name, None)) is not None}
+        for seq in sorted(named | seen.was.keys() | self._out):
+            if seq not in live:
+                if self._sequences.pop(seq, None) is not None:
+                    frame.x.append(seq)
+                self._out.discard(seq)
                 continue
-            before = old[1] if old else ((),) * self.groups
-            deltas = tuple(table_delta(a, b) for a, b in zip(before, tables, strict=True))
-            frame.s.append(SequenceChange(seq, *state, deltas))
-            self._sequences[seq] = (state, tables)
-            blocks |= self._relist(seq, before, tables)
-        for seq in self._sequences.keys() - self.spec.live.keys():
-            frame.x.append(seq)
-            blocks |= self._relist(seq, self._sequences.pop(seq)[1], ((),) * self.groups)
-        return blocks
+            tables = seen.tables.get(seq, seen.no_tables)
+            state = self._state(live[seq])
+            old = self._sequences.get(seq)
+            if old is None or old != (state, tables):
+                before = old[1] if old else seen.no_tables
+                deltas = tuple(table_delta(a, b) for a, b in zip(before, tables, strict=True))
+                frame.s.append(SequenceChange(seq, *state, deltas))
+                self._sequences[seq] = (state, tables)
+            (self._out.add if live[seq].out else self._out.discard)(seq)
 
     def _state(self, known: Known) -> State:
         out = known.out
@@ -181,71 +184,53 @@ class Film:
             shown = (out.start, out.known_end, out.end, draft, int(out.launched))
         return len(known.known), known.computed, node, SWAPPED if known.swapped else 0, shown
 
-    def _relist(self, seq: int, before: Tables, tables: Tables) -> set[int]:
-        """Keep up who lists which block; the blocks of which that changed."""
-        changed: set[int] = set()
-        for old, new in zip(before, tables, strict=True):
-            kept = _common(old, new)
-            for entries, times in ((old[kept:], -1), (new[kept:], 1)):
-                for block in entries:
-                    if block is not None:
-                        self._list(seq, block, times)
-                        changed.add(block)
-        return changed
-
-    def _list(self, seq: int, block: int, times: int) -> None:
-        holders = self.owners.setdefault(block, {})
-        holders[seq] = holders.get(seq, 0) + times
-        if not holders[seq]:
-            del holders[seq]
-        if not holders:
-            del self.owners[block]
-
-    def _take_books(self, frame: Frame, new: Books) -> set[int]:
+    def _take_books(self, frame: Frame, free: Sequence[int] | Free | None) -> set[int]:
         """Record the lists of the books; the blocks that they say something new about."""
-        old = self.books
-        if old == new:
-            return set()
-        self.books = new
-        changed = {block for block, _ in _items(old.refcounts) ^ _items(new.refcounts)}
-        if old.free != new.free:
-            frame.f = splice(old.free or (), new.free or ())
-            changed |= set(old.free or ()) ^ set(new.free or ())
-        frame.c, frame.r = set_delta(old.cached, new.cached), set_delta(old.retiring, new.retiring)
-        changed.update(abs(entry) - 1 for entry in (*frame.c, *frame.r))
-        if (old.free is None) != (new.free is None):
-            changed |= set(range(self.num_blocks))
+        last = self.spec.seen.last
+        shown = {"refcounts": last.refcounts, "free": last.free, "cached": last.cached, "retiring": last.retiring}
+        # Until the free list is shown for the first time, a block that nobody holds is taken for free.
+        first = last.free is not None and "free" not in self.books
+        changed = set(range(self.num_blocks if first else 0))
+        self.books.update(name for name, seen in shown.items() if seen is not None)
+        changed.update(last.refcounts or ())
+        for moved in (last.free, last.cached, last.retiring):
+            if moved is not None:
+                changed.update(moved.joined, moved.left)
+        frame.f = free_splices(self._free, free)
+        frame.c = set_delta(last.cached)
+        frame.r = set_delta(last.retiring)
         return changed
 
     def _take_blocks(self, frame: Frame, changed: set[int]) -> None:
-        free = set(self.books.free or ())
-        for block in sorted(changed | self.spec.memory.touched):
+        for block in sorted(changed | self.spec.memory.touched | self.spec.seen.relisted):
             if not 0 <= block < self.num_blocks:
                 continue
-            now = self._block(block, free)
+            now = self._block(block)
             if now != self._blocks[block]:
                 self._blocks[block] = now
                 frame.b += (block, *now)
 
-    def _block(self, block: int, free: set[int]) -> tuple[int, int, int, int]:
+    def _block(self, block: int) -> tuple[int, int, int, int]:
         """(state, reference count, generation, holder) of a block."""
-        spec, books = self.spec, self.books
-        holders = self.owners.get(block, {})
+        spec, books = self.spec, self.spec.seen.books
+        entries = spec.owners.get(block, ())
+        holders = {seq for seq, _, _ in entries}
         before = self._blocks[block][3]
-        count = sum(holders.values()) if books.refcounts is None else books.refcounts.get(block, 0)
+        count = books.kept_counts.get(block, 0) if "refcounts" in self.books else len(entries)
         holder = before if not holders or before in holders else min(holders)
+        free = block in books.kept_free
         if block in spec.null_blocks:
             state = NULL
         elif holders:
-            state = CONFLICT if block in free else SHARED if len(holders) > 1 else HELD
-        elif block in (books.retiring or ()):
+            state = CONFLICT if free else SHARED if len(holders) > 1 else HELD
+        elif block in books.kept_retiring:
             state = RETIRING
-        elif block in (books.cached or ()):
+        elif block in books.kept_cached:
             state = CACHED
-        elif books.free is None or block in free:
+        elif free or "free" not in self.books:
             state = FREE
         else:
-            state = RETIRING if block in spec.pins() else MISSING
+            state = RETIRING if spec.pins(block) else MISSING
         return state, count, spec.memory.generations[block], holder
 
 
@@ -257,11 +242,15 @@ class Prefixes:
         self.tokens = [-1]
         self.roots: dict[int, Namespace] = {}
         self._tree = tree
+        self._forgettings = tree.forgettings
         self._numbers: dict[tuple[int, int | Namespace], int] = {}
         self._nodes: dict[int, int] = {}
 
     def node(self, node: int) -> int:
         """The number of the prefix that `node` stands for in the spec now."""
+        if self._tree.forgettings != self._forgettings:
+            self._forgettings = self._tree.forgettings
+            self._nodes.clear()
         way = []
         while node not in self._nodes:
             way.append(node)
@@ -322,10 +311,35 @@ def splice(old: Sequence[int], new: Sequence[int]) -> list[int]:
     return [start, len(old) - end - start, *new[start : len(new) - end]]
 
 
-def set_delta(old: frozenset[int] | None, new: frozenset[int] | None) -> list[int]:
+def free_splices(order: list[int], free: Sequence[int] | Free | None) -> list[list[int]]:
+    """What turns the free list `order` into `free`, or changes it as `free` says: [at, gone, *came] one after another; `order` is brought up to date."""
+    if free is None:
+        return []
+    if not isinstance(free, Free):
+        splices = [] if list(free) == order else [splice(order, free)]
+    elif free.whole is not None:
+        splices = [splice(order, free.whole)]
+    else:
+        return list(_steps(order, free))
+    for at, gone, *came in splices:
+        order[at : at + gone] = came
+    return splices
+
+
+def _steps(order: list[int], free: Free) -> Iterator[list[int]]:
+    for block in free.left:
+        at = order.index(block)
+        del order[at]
+        yield [at, 1]
+    for place, blocks in free.joined:
+        at = len(order) if place is None else place
+        order[at:at] = blocks
+        yield [at, 0, *blocks]
+
+
+def set_delta(moved: Moved | None) -> list[int]:
     """Block + 1 for each that came, -(block + 1) for each that went."""
-    old, new = old or frozenset(), new or frozenset()
-    return [] if old == new else [block + 1 for block in sorted(new - old)] + [-block - 1 for block in sorted(old - new)]
+    return [] if moved is None else [block + 1 for block in sorted(moved.joined)] + [-block - 1 for block in sorted(moved.left)]
 
 
 def _common(old: Sequence[int | None], new: Sequence[int | None]) -> int:
@@ -333,7 +347,3 @@ def _common(old: Sequence[int | None], new: Sequence[int | None]) -> int:
     if old == new[: len(old)]:
         return len(old)
     return next((index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-
-
-def _items(counts: Mapping[int, int] | None) -> set[tuple[int, int]]:
-    return set(counts.items()) if counts else set()

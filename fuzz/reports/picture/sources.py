@@ -20,8 +20,8 @@ from kvproof.fuzz.reports.source import case_source, pytest_source
 from kvproof.fuzz.verdicts import Finding, Report
 from kvproof.impl.checker import AdapterFault, Hung
 from kvproof.models.laws import BY_NAME
-from kvproof.models.ops import AnyOp, Op, op_name
-from kvproof.models.spec import Violation
+from kvproof.models.ops import AnyOp, Op
+from kvproof.models.spec import Outcome, Violation
 from kvproof.properties.lockstep import OP_SECONDS, LawBroken, Lockstep, Step, time_limit
 
 Progress: TypeAlias = Callable[[int], None]
@@ -80,7 +80,7 @@ class _Camera:
             self._take(trace[-1])
         else:
             reason = why_skipped(self.lockstep.spec, op)
-            self.film.skip(op_name(op), operation_text(op), f"skipped: {reason}" if reason else "skipped")
+            self.film.skip(op, operation_text(op), f"skipped: {reason}" if reason else "skipped")
 
     def end(self, violation: Violation) -> None:
         """The last operation broke a law."""
@@ -92,21 +92,27 @@ class _Camera:
     def unanswered(self, trouble: str) -> None:
         """The last operation has no answer that could be judged."""
         self.trouble = trouble
-        if len(self.lockstep.ops) > sum(number is not None for number in self.film.numbers):
-            op = self.lockstep.ops[-1]
-            self.film.take(op_name(op), operation_text(op), "no answer", None)
+        ran = len(self.lockstep.ops)
+        if ran > sum(number is not None for number in self.film.numbers):
+            op: AnyOp = self.lockstep.ops[-1]  # type: ignore[assignment]  # every operation is one of AnyOp
+            self.film.unanswered(op, operation_text(op))
 
     def picture(self, *, name: str, target: str) -> Picture:
         picture = picture_of(self.film, name=name, target=target)
         picture.trouble = self.trouble
         if self.violation is not None and self.last is not None:
-            picture.accusation = accusation(self.violation, len(self.film.frames) - 1)
-            picture.differences = differences(self.film, self.last.op, self.last.outcome, picture.accusation)
+            accuse(picture, self.film, self.violation, self.last.op, self.last.outcome)
         return picture
 
     def _take(self, step: Step) -> None:
         self.last = step
-        self.film.take(op_name(step.op), operation_text(step.op), wording.answer(step.op, step.outcome), step.seen)
+        self.film.take(step.op, operation_text(step.op), wording.answer(step.op, step.outcome), step.seen.books.free)
+
+
+def accuse(picture: Picture, film: Film, violation: Violation, op: Op, outcome: Outcome) -> None:
+    """Write into the picture that the last row breaks a law, and where model and cache differ after it."""
+    picture.accusation = accusation(violation, len(film.frames) - 1)
+    picture.differences = differences(film.spec, op, outcome, picture.accusation)
 
 
 def film_report(report: Report, adapter: type, *, op_seconds: float = OP_SECONDS) -> Document:

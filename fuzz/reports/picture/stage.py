@@ -77,8 +77,8 @@ class Stage:
             self.slots[slot : slot + length] = [content + k * groups if content else 0 for k in range(length)]
         for at in range(0, len(frame.b), 5):
             self.blocks[frame.b[at]] = Block(*frame.b[at + 1 : at + 5])
-        if frame.f:
-            self.free[frame.f[0] : frame.f[0] + frame.f[1]] = frame.f[2:]
+        for at, gone, *came in frame.f:
+            self.free[at : at + gone] = came
         for members, changes in ((self.matchable, frame.c), (self.retiring, frame.r)):
             members.update(change - 1 for change in changes if change > 0)
             members.difference_update(-change - 1 for change in changes if change < 0)

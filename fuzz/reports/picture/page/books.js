@@ -85,7 +85,7 @@ function countsPanel(app, lane, after) {
     if (count === after.count[block]) agreeing += count > 0 ? 1 : 0;
     else rows.push(countRow(app, lane, after, block, count));
   });
-  const words = `${counted(agreeing, "held block")} ${agreeing === 1 ? "has" : "have"} as many holders as the cache counts.`;
+  const words = !agreeing && !rows.length ? "Nobody holds a block, and no count says so." : `${counted(agreeing, "held block")} ${agreeing === 1 ? "has" : "have"} as many holders as the cache counts.`;
   if (!rows.length) return h("p", { class: "quiet" }, words);
   const head = h("tr", {}, ["block", "tables", "cache"].map((title) => h("th", { scope: "col" }, title)));
   const pins = "Device work may hold blocks beyond the tables that list them.";

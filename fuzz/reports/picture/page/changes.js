@@ -10,7 +10,7 @@ function changesOf(movie, row, before, after) {
   for (const seq of frame.x || []) found.push({ seq, text: "is gone" });
   for (let i = 0; i < (frame.b || []).length; i += 5) found.push(blockChange(before, after, frame.b[i]));
   found.push(...slotChanges(movie, after, frame.m || []));
-  if (frame.f && frame.f.length) found.push({ what: "free list", text: freeChange(before, frame.f) });
+  if (frame.f && frame.f.length) found.push({ what: "free list", text: freeChanges(before, frame.f) });
   found.push(...setChange("matchable", after, frame.c), ...setChange("retiring", after, frame.r));
   if (typeof frame.o === "number") found.push({ what: "device", text: `${counted(after.open, "step")} open` });
   return found;
@@ -93,13 +93,20 @@ function slotChanges(movie, after, runs) {
   }));
 }
 
-function freeChange(before, [at, gone, ...came]) {
-  const parts = [];
-  if (gone) parts.push(`− ${before.free.slice(at, at + Math.min(gone, 10)).map((block) => `b${block}`).join(" ")}${gone > 10 ? " …" : ""}`);
-  if (came.length) parts.push(`+ ${came.slice(0, 10).map((block) => `b${block}`).join(" ")}${came.length > 10 ? " …" : ""}`);
-  const where = at === 0 ? "at the front" : at + gone >= before.free.length ? "at the end" : `at place ${at}`;
-  return `${parts.join("  ")} ${where}`;
+/** The changes of the free list one after another, each in the list that the one before left. */
+function freeChanges(before, splices) {
+  const order = before.free.slice();
+  return splices
+    .slice(0, MOST_CHANGES)
+    .map(([at, gone, ...came]) => {
+      const went = order.splice(at, gone, ...came);
+      const where = at === 0 ? "at the front" : at + came.length >= order.length ? "at the end" : `at place ${at}`;
+      return [signed("−", went), signed("+", came), where].filter(Boolean).join(" ");
+    })
+    .join(", ");
 }
+
+const signed = (sign, blocks) => (blocks.length ? `${sign} ${blocks.slice(0, 10).map((block) => `b${block}`).join(" ")}${blocks.length > 10 ? " …" : ""}` : "");
 
 function setChange(what, after, changes) {
   const came = (changes || []).filter((change) => change > 0).map((change) => change - 1);

@@ -12,6 +12,7 @@ const KEYS = [
   ["[ ]", "where the chosen block changed, changes next", { "[": "changedBefore", "]": "changedNext" }],
   ["/", "search; then Enter, or n and N, for the next match", { "/": "search", n: "nextHit", N: "lastHit" }],
   ["+ − 0", "zoom; Ctrl and the wheel on the map do it too", { "+": "in", "=": "in", "-": "out", 0: "fit" }],
+  ["r", "rows tall enough for names, or all blocks in sight", { r: "tall" }],
   ["c", "copy the program", { c: "copy" }],
   ["l", "copy a link to this step", { l: "link" }],
   ["t", "light or dark", { t: "theme" }],

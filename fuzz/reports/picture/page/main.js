@@ -1,6 +1,8 @@
 // The page: one time that everything shows, and what a reader can do.
 
 const PLAY_MS = 350;
+const LONG_RUN = 1500; // steps above which the map opens on a part of the run: bars of a pixel tell little
+const FIRST_WINDOW = 160;
 
 class App {
   constructor(document_) {
@@ -27,6 +29,7 @@ class App {
       in: () => this.zoom(2, this.time + 0.5),
       out: () => this.zoom(0.5, this.time + 0.5),
       fit: () => this.fit(),
+      tall: () => this.growRows(),
       copy: () => this.copy(this.lanes[0].movie.picture.source, "as a test"),
       link: () => this.copy(location.href, "link"),
       theme: () => this.changeTheme(),
@@ -41,8 +44,9 @@ class App {
     const shown = this.comparing ? pictures : pictures.slice(run, run + 1);
     this.time = 0;
     this.times = Math.max(1, this.comparing ? pairs.length : shown[0].frames.length);
-    this.view = { from: 0, to: this.times };
+    this.view = { from: 0, to: this.times > LONG_RUN ? FIRST_WINDOW : this.times };
     this.chosen = null;
+    this.tall = false;
     this.lanes = [];
     shown.forEach((picture, index) => this.lanes.push(new Lane(this, new Movie(picture), index)));
     byId("list").replaceChildren();
@@ -154,6 +158,18 @@ class App {
   fit() {
     this.view = { from: 0, to: this.times };
     this.redraw();
+  }
+
+  /** Rows that are tall enough for names, or all blocks in sight. */
+  growRows() {
+    this.tall = !this.tall;
+    const button = document.querySelector('[data-do="tall"]');
+    button.setAttribute("aria-pressed", String(this.tall));
+    for (const lane of this.lanes) {
+      lane.map.resize();
+      const block = this.chosen && this.chosen.lane === lane ? this.chosen.block : lane.movie.accusedBlocks[0];
+      if (block !== undefined) lane.map.show(block);
+    }
   }
 
   /** Move the window of the map so that the current step is in it. */

@@ -5,6 +5,7 @@ const GUTTER = 46; // pixels for the names of the blocks
 const AXIS = 20; // pixels for the numbers of the steps
 const ROW_LEAST = 5;
 const ROW_MOST = 30;
+const ROW_TALL = 18; // rows of a large pool, where the reader asks for names in them
 const NAMED_ROW = 13; // rows lower than this carry no text
 
 class BlockMap {
@@ -31,7 +32,8 @@ class BlockMap {
 
   resize() {
     const room = Math.max(180, Math.round(window.innerHeight * (this.app.comparing ? 0.3 : 0.42)));
-    this.rowHeight = clamp(Math.floor((room - AXIS) / this.blocks), ROW_LEAST, ROW_MOST);
+    const least = this.app.tall ? ROW_TALL : ROW_LEAST;
+    this.rowHeight = clamp(Math.floor((room - AXIS) / this.blocks), least, ROW_MOST);
     const total = this.blocks * this.rowHeight + AXIS;
     this.inner.style.height = `${total}px`;
     this.element.style.height = `${Math.min(total, room) + 2}px`;
@@ -241,7 +243,9 @@ class BlockMap {
     const every = niceStep(56 / this.stepWidth);
     for (let time = Math.ceil(from / every) * every; time < to; time += every) {
       const number = this.lane.movie.number(this.lane.rowAt(time));
-      if (number !== null && number !== undefined && this.lane.owns(time)) pen.fillText(thousands(number), this.x(time) + 2, AXIS / 2 - 1);
+      const words = number === null || number === undefined || !this.lane.owns(time) ? "" : thousands(number);
+      const x = this.x(time) + 2;
+      if (words && x + pen.measureText(words).width < this.width) pen.fillText(words, x, AXIS / 2 - 1);
     }
   }
 

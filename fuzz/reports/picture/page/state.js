@@ -46,10 +46,7 @@ class State {
       this.generation[block] = b[i + 3];
       this.holder[block] = b[i + 4];
     }
-    if (frame.f && frame.f.length) {
-      const [at, gone, ...came] = frame.f;
-      this.free.splice(at, gone, ...came);
-    }
+    for (const [at, gone, ...came] of frame.f || []) this.free.splice(at, gone, ...came);
     applySet(this.matchable, frame.c);
     applySet(this.retiring, frame.r);
     if (typeof frame.o === "number") this.open = frame.o;

@@ -89,7 +89,7 @@ class Timeline {
     const { from, to } = this.app.view;
     if (from <= 0 && to >= this.app.times) return;
     const [left, right] = [(from / this.app.times) * this.width, (to / this.app.times) * this.width];
-    pen.fillStyle = css(theme.paper, 0.62);
+    pen.fillStyle = css(theme.paper, 0.4);
     pen.fillRect(0, 0, left, this.height - 10);
     pen.fillRect(right, 0, this.width - right, this.height - 10);
     pen.strokeStyle = css(theme.quiet);

@@ -1,0 +1,55 @@
+"""Pictures of recorded traces: the audit judges each operation, and what it saw is filmed.
+
+document = film_trace(Path("trace.jsonl"))
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from kvproof.fuzz.audit import Auditor
+from kvproof.fuzz.reports import wording
+from kvproof.fuzz.reports.picture.document import Document, Picture, picture_of
+from kvproof.fuzz.reports.picture.film import Film
+from kvproof.fuzz.reports.picture.sources import Progress, accuse, operation_text
+from kvproof.fuzz.traces.read import Reader, Trouble
+from kvproof.models.spec import Violation
+
+MOST_OPERATIONS: Final = 300_000
+"""A browser holds that many steps at ease; of a longer trace the beginning is drawn, and the page says so."""
+
+
+def film_trace(path: Path, *, on_progress: Progress | None = None) -> Picture:
+    """The picture of a trace, up to the first broken law, or to the first line that is missing, doubled or damaged. Raises BadTrace."""
+    reader = Reader(path)
+    auditor = Auditor(reader.header)
+    film = Film(auditor.spec, num_blocks=reader.header.config.num_blocks)
+    trouble = note = ""
+    last = None
+    for item in reader:
+        trouble = item.what if isinstance(item, Trouble) else auditor.judge(item)
+        if trouble or isinstance(item, Trouble):
+            break
+        last = item
+        film.take(item.op, operation_text(item.op), wording.answer(item.op, item.outcome), item.free)
+        if auditor.breach is not None:
+            break
+        if len(film.frames) >= MOST_OPERATIONS:
+            note = f"The trace goes on: its first {MOST_OPERATIONS:,} operations are drawn."
+            break
+        if on_progress is not None:
+            on_progress(reader.bytes_read)
+    picture = picture_of(film, name=path.name, target=reader.header.target)
+    picture.note = note or " ".join(reader.notes)
+    if trouble:
+        picture.trouble = wording.sentence(f"{trouble}; what comes after it is not drawn")
+    elif auditor.breach is not None and last is not None:
+        breach = auditor.breach
+        accuse(picture, film, Violation(breach.law, breach.operation, breach.reason), last.op, last.outcome)
+    return picture
+
+
+def trace_document(path: Path, *, on_progress: Progress | None = None) -> Document:
+    """The page of one trace."""
+    return Document(path.name, [film_trace(path, on_progress=on_progress)])
