@@ -1,7 +1,7 @@
 """Engines as targets: `vllm==0.33.0` on the command line, and the commands that fetch and list releases.
 
-    kvproof fetch vllm==0.33.0              take the Python files of a release into the cache folder
-    kvproof engines                         what can be judged, and what has been fetched
+kvproof fetch vllm==0.33.0              take the Python files of a release into the cache folder
+kvproof engines                         what can be judged, and what has been fetched
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The command `kvproof zoo`: released caches with known bugs, judged beside the releases that mended them.
 
-    kvproof zoo                     every case; fetches what it needs
-    kvproof zoo B16 B67             these
-    kvproof zoo --small             those whose wheels are small
-    kvproof zoo --markdown FILE     also write the page docs/zoo.md
+kvproof zoo                     every case; fetches what it needs
+kvproof zoo B16 B67             these
+kvproof zoo --small             those whose wheels are small
+kvproof zoo --markdown FILE     also write the page docs/zoo.md
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ COLUMNS = ("bug", "what goes wrong", "law", "faulty", "fixed", "found by", "oper
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--small", is_flag=True, help="Only cases whose wheels are small.")
-@click.option("--seconds", type=click.FloatRange(min=1), default=SEARCH_SECONDS, show_default=True, help="How long a faulty release is searched.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=1), default=SEARCH_SECONDS, show_default=True, help="How long a faulty release is searched."
+)
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write the page of the documentation.")
 def zoo(names: tuple[str, ...], *, small: bool, seconds: float, markdown: Path | None) -> int:
     """Judge released caches with known bugs: the faulty release has to be caught by a fitting law, the fixed one has to pass the same run.
@@ -81,7 +83,8 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     fixed = case.fixed.rpartition("==")[2] or "none yet"
     if outcome.trouble:
         return case.name, case.what, "FAILED", case.faulty, fixed, how, "", ""
-    return case.name, case.what, faulty.law, case.faulty, fixed, how, str(len(faulty.ops)), f"{faulty.seconds:.1f}"
+    law = faulty.law or f"none: it raises {case.crash}"
+    return case.name, case.what, law, case.faulty, fixed, how, str(len(faulty.ops)), f"{faulty.seconds:.1f}"
 
 
 def page(outcomes: Sequence[Outcome]) -> str:

@@ -668,7 +668,10 @@ def books(spec: Spec, op: Op) -> None:
     if seen.free is not None:
         free_list(spec, op, seen.free)
         if seen.free_count is not None and seen.free_count != len(seen.free):
-            raise Broken("pool-conserved", f"the cache counts {seen.free_count} free blocks after {op_name(op)}, but its free list has {len(seen.free)}")
+            raise Broken(
+                "pool-conserved",
+                f"the cache counts {seen.free_count} free blocks after {op_name(op)}, but its free list has {len(seen.free)}",
+            )
         partition(spec, op, seen, pins)
     if seen.cached is not None:
         matchable_blocks(spec, seen.cached)

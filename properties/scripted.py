@@ -73,7 +73,13 @@ class Script(CacheAdapter):
         self.step = step
         self.rows.update(step.tables)
         self.device.update(step.device)
-        shown = {"refcounts": step.counts, "free": step.free, "cached": step.cached, "retiring": step.retiring, "free_count": step.free_count}
+        shown = {
+            "refcounts": step.counts,
+            "free": step.free,
+            "cached": step.cached,
+            "retiring": step.retiring,
+            "free_count": step.free_count,
+        }
         self.books.update({name: value for name, value in shown.items() if value is not None})
         self.pending += step.events
 

@@ -56,6 +56,15 @@ CASES: Final[tuple[Case, ...]] = (
         ("hit-is-true-prefix", "initialised-read"),
     ),
     Case(
+        "B08",
+        "a heap with lazy deletion gives back the hash of what a block held before",
+        "vllm-project/vllm#16825",
+        "vllm[v0-same-tick]==0.10.2",
+        "",
+        (),
+        crash="AssertionError",
+    ),
+    Case(
         "B10",
         "a full hit counts one token less than a whole block more",
         "vllm-project/vllm#11186",
@@ -191,7 +200,6 @@ CASES: Final[tuple[Case, ...]] = (
         "vllm==0.10.2",
         "vllm==0.31.0",
         _NAMESPACE,
-        small=True,
     ),
 )
 

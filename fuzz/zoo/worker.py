@@ -1,6 +1,6 @@
 """One side of one case, in a process of its own, since a process can hold one release of an engine.
 
-    python -m kvproof.fuzz.zoo.worker < task.json      prints a Verdict as JSON
+python -m kvproof.fuzz.zoo.worker < task.json      prints a Verdict as JSON
 """
 
 from __future__ import annotations
@@ -67,9 +67,12 @@ def _search(task: Task, adapter: type) -> Verdict:
 
 def _shortest(report: Report, case: Case) -> tuple[str, tuple[AnyOp, ...], Pool | None]:
     for finding in report.violations:
-        if finding.law in case.laws and not isinstance(finding.program, str):
+        if finding.law in case.laws and not case.crash and not isinstance(finding.program, str):
             config = finding.program.config
             return finding.law, finding.program.ops, Pool(config.num_blocks, config.block_size)
+    if case.crash and report.error_program is not None:
+        config = report.error_program.config
+        return "", report.error_program.ops, Pool(config.num_blocks, config.block_size)
     return "", (), None
 
 

@@ -7,10 +7,11 @@ from typing import Final
 
 import msgspec
 
+from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.foreign.loading import load
+from kvproof.impl.foreign.nano_vllm import NANO_VLLM_FORK, NANO_VLLM_NPU
 from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, parse
 from kvproof.impl.foreign.store import Say
-from kvproof.impl.foreign.nano_vllm import NANO_VLLM_FORK, NANO_VLLM_NPU
 from kvproof.impl.foreign.transformers.engine import TRANSFORMERS
 from kvproof.impl.foreign.vllm.engine import VLLM
 
@@ -36,8 +37,8 @@ def engine_adapter(release: Release, say: Say = lambda _: None) -> type:
     if not loaded.has(variant.marker):
         raise BadRelease(f"{release.name} does not exist: {release.engine.name} {release.version} has no {variant.marker}.")
     module, _, name = variant.adapter.partition(":")
-    adapter: type = getattr(importlib.import_module(module), name)
-    adapter.capabilities()  # type: ignore[attr-defined] -- builds the engine once, so a surface that moved is told now
+    adapter: type[CacheAdapter] = getattr(importlib.import_module(module), name)
+    adapter.capabilities()  # builds the cache once, so a surface that moved is told now
     return adapter
 
 

@@ -80,10 +80,17 @@ VLLM: Final = Engine(
         "uncached": Variant(f"{_V1}:Uncached", "the KV cache manager of vLLM's engine V1 without prefix caching", _MANAGER),
         "offload": Variant(f"{_OFFLOAD}:Offload", "the KV cache manager of vLLM's engine V1 with a KV connector", _MANAGER),
         "hybrid-offload": Variant(
-            f"{_OFFLOAD}:HybridOffload", "the KV cache manager of vLLM's engine V1 with a KV connector, full and sliding-window layers", _MANAGER
+            f"{_OFFLOAD}:HybridOffload",
+            "the KV cache manager of vLLM's engine V1 with a KV connector, full and sliding-window layers",
+            _MANAGER,
         ),
-        "paused": Variant(f"{_OFFLOAD}:Paused", "the KV cache manager of vLLM's engine V1, external tokens for a request that kept its blocks", _MANAGER),
+        "paused": Variant(
+            f"{_OFFLOAD}:Paused", "the KV cache manager of vLLM's engine V1, external tokens for a request that kept its blocks", _MANAGER
+        ),
         "v0": Variant(f"{_V0}:Cached", "the block manager of vLLM's engine V0 with prefix caching", _BLOCKS),
+        "v0-same-tick": Variant(
+            f"{_V0}:SameTick", "the block manager of vLLM's engine V0 with prefix caching, all steps within one tick of the clock", _BLOCKS
+        ),
         "v0-uncached": Variant(f"{_V0}:Plain", "the block manager of vLLM's engine V0 without prefix caching", _BLOCKS),
     },
     oldest="0.4.2",

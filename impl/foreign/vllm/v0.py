@@ -49,7 +49,7 @@ class Request:
         """Whether nothing has been sampled yet."""
         return self.computed == 0
 
-    def get_seqs(self, status: object = None) -> list[Request]:  # noqa: ARG002 -- the engine filters by status, and asks only where it fits
+    def get_seqs(self, status: object = None) -> list[Request]:
         """The sequences of the group."""
         return [self]
 
@@ -66,6 +66,8 @@ class Plain(CacheAdapter):
     """Without prefix caching."""
 
     caching: ClassVar[bool] = False
+    tick: ClassVar[float] = 1.0
+    """How far the clock goes on with each step."""
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         self.engine = loaded_engine()
@@ -73,7 +75,12 @@ class Plain(CacheAdapter):
         make = manager_class(self.engine)
         self.manager = make(
             **self.engine.fit(
-                make, block_size=block_size, num_gpu_blocks=num_blocks, num_cpu_blocks=num_blocks, watermark=0.0, enable_caching=self.caching
+                make,
+                block_size=block_size,
+                num_gpu_blocks=num_blocks,
+                num_cpu_blocks=num_blocks,
+                watermark=0.0,
+                enable_caching=self.caching,
             )
         )
         status = self.engine.symbol("vllm.core.interfaces", "AllocStatus")
@@ -106,14 +113,14 @@ class Plain(CacheAdapter):
         """A waiting sequence."""
         self.requests[seq] = Request(seq, prompt, namespace.adapter)
 
-    def match(self, seq: int) -> Hit:  # noqa: ARG002 -- never answered
+    def match(self, seq: int) -> Hit:
         """What is computed already is known once the blocks are allocated."""
         raise Refused("V0 looks for a prefix while it allocates")
 
-    def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:  # noqa: ARG002 -- no drafts are claimed
+    def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:
         """A whole prefill, or the decode of one token."""
         request = self.requests[seq]
-        self.now += 1
+        self.now += self.tick
         grant = self._decode(request) if seq in self.manager.block_tables else self._prefill(request, count)
         self.out[seq] = len(request.tokens)
         self.manager.access_all_blocks_in_seq(request, self.now)
@@ -139,7 +146,7 @@ class Plain(CacheAdapter):
         pairs = copies if isinstance(copies, list) else [(source, target) for source, targets in copies.items() for target in targets]
         return Grant(copies=[(0, source, target) for source, target in pairs])
 
-    def commit(self, seq: int, accepted: int) -> None:  # noqa: ARG002 -- no drafts are claimed
+    def commit(self, seq: int, accepted: int) -> None:
         """The step is done."""
         self.requests[seq].computed = self.out.pop(seq)
 
@@ -163,7 +170,7 @@ class Plain(CacheAdapter):
         self.requests[child] = copy
         return Grant()
 
-    def release(self, seq: int, reason: ReleaseReason) -> None:  # noqa: ARG002 -- every reason frees
+    def release(self, seq: int, reason: ReleaseReason) -> None:
         """`free`."""
         request = self.requests[seq]
         self.out.pop(seq, None)
@@ -189,7 +196,7 @@ class Plain(CacheAdapter):
         request.swapped = False
         return True
 
-    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:  # noqa: ARG002 -- there is one group
+    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:
         """The manager's table; what is swapped out lies elsewhere."""
         request = self.requests.get(seq)
         if request is None or request.swapped or seq not in self.manager.block_tables:
@@ -212,7 +219,13 @@ class Cached(Plain):
     caching = True
 
 
-def manager_class(engine: LoadedEngine) -> Any:  # noqa: ANN401 -- the engine's class
+class SameTick(Cached):
+    """With prefix caching, and all steps within one tick of the clock."""
+
+    tick = 0.0
+
+
+def manager_class(engine: LoadedEngine) -> Any:
     """The block manager of this release."""
     for module, name in PLACES:
         if engine.has(module):

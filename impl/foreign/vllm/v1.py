@@ -1,7 +1,7 @@
 """vLLM's engine V1: its `KVCacheManager`, with the adapter in the part of the scheduler.
 
 As there, a look-up and the allocation that adopts it stand back to back, counters run ahead by what was scheduled and fall back by what was rejected, and a
-preemption frees everything. The pass of an extend runs at once: `docs/engines/vllm.md` says what that leaves out.
+preemption frees everything. The pass of an extend runs at once: `docs/engines.md` says what that leaves out.
 """
 
 from __future__ import annotations
