@@ -1,7 +1,7 @@
 """Whether an engine behaves the same behind the import hook as with everything that it really imports: a digest of all that it shows in many programs.
 
-    python -m kvproof.fuzz.fidelity transformers==5.24.0 fetched      from its fetched files, the rest stubbed
-    python -m kvproof.fuzz.fidelity transformers==5.24.0 installed    as it is installed in this environment
+python -m kvproof.fuzz.fidelity transformers==5.24.0 fetched      from its fetched files, the rest stubbed
+python -m kvproof.fuzz.fidelity transformers==5.24.0 installed    as it is installed in this environment
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ SMALL = {
     "transformers[full]==5.16.0": {"no-spurious-exhaustion"},
     "transformers[window]==5.16.0": {"no-spurious-exhaustion"},
     "transformers[sectors]==5.24.0": set(),
+    "vllm[drafting]==0.9.0.1": set(),
     "vllm[full]==0.8.5": set(),
     "vllm[v0]==0.8.5": set(),
     "vllm[v0-uncached]==0.8.5": set(),

@@ -67,7 +67,7 @@ def _search(task: Task, adapter: type) -> Verdict:
 
 def _shortest(report: Report, case: Case) -> tuple[str, tuple[AnyOp, ...], Pool | None]:
     for finding in report.violations:
-        if finding.law in case.laws and not case.crash and not isinstance(finding.program, str):
+        if finding.law in case.laws and not isinstance(finding.program, str):
             config = finding.program.config
             return finding.law, finding.program.ops, Pool(config.num_blocks, config.block_size)
     if case.crash and report.error_program is not None:

@@ -38,7 +38,12 @@ def engine_adapter(release: Release, say: Say = lambda _: None) -> type:
         raise BadRelease(f"{release.name} does not exist: {release.engine.name} {release.version} has no {variant.marker}.")
     module, _, name = variant.adapter.partition(":")
     adapter: type[CacheAdapter] = getattr(importlib.import_module(module), name)
-    adapter.capabilities()  # builds the cache once, so a surface that moved is told now
+    try:
+        adapter.capabilities()  # builds the cache once, so a surface that moved is told now
+    except BadRelease:
+        raise
+    except Exception as error:
+        raise loaded.moved(f"building the cache for {release.name} raised {type(error).__name__}: {error}") from error
     return adapter
 
 

@@ -49,7 +49,7 @@ class Surface:
     @property
     def knows_drafts(self) -> bool:
         """Whether the manager keeps drafts out of what it publishes; before 0.7.3 it takes every token for final."""
-        return "num_lookahead_tokens" in self.allocate_takes or "spec_token_ids" in inspect.getsource(self.manager_class.allocate_slots)
+        return not self.allocate_takes.isdisjoint({"num_lookahead_tokens", "num_draft_tokens"}) or "spec_token_ids" in inspect.getsource(self.manager_class.allocate_slots)
 
     # -- building ---------------------------------------------------------------------------------------------------------------------------------
 
@@ -159,9 +159,14 @@ class Surface:
             tokens -= self.full_hit_gives_back or manager.block_size
         return blocks, tokens
 
-    def allocate(self, manager: Any, request: Any, tokens: int, hit: tuple[Any, int] | None) -> bool:
-        """Make room for `tokens` behind what is computed; `hit` is None for a request that runs already. Whether there was room."""
+    def allocate(self, manager: Any, request: Any, tokens: int, drafts: int, hit: tuple[Any, int] | None) -> bool:
+        """Make room for `tokens` behind what is computed, the last `drafts` of them drafts. `hit` is None for a request that runs already.
+
+        Returns whether there was room.
+        """
         blocks, hit_tokens = hit if hit is not None else (None, 0)
+        if "num_draft_tokens" in self.allocate_takes:
+            return manager.allocate_slots(request, tokens, hit_tokens, blocks, num_draft_tokens=drafts) is not None
         if "num_new_computed_tokens" in self.allocate_takes:
             return manager.allocate_slots(request, tokens, hit_tokens, blocks) is not None
         if "new_computed_blocks" in self.allocate_takes:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar, Final
 
+import msgspec
+
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.foreign.loading import LoadedEngine, loaded_engine
 from kvproof.models.capabilities import Capabilities
@@ -217,6 +219,21 @@ class Cached(Plain):
     """With prefix caching."""
 
     caching = True
+
+
+class Swapping(Cached):
+    """With prefix caching and swap. Letting go of what is swapped out is refused, since it raises a KeyError in every release."""
+
+    @classmethod
+    def capabilities(cls) -> Capabilities:
+        """Those of `v0`, and swap."""
+        return msgspec.structs.replace(super().capabilities(), swap=True)
+
+    def release(self, seq: int, reason: ReleaseReason) -> None:
+        """`free`."""
+        if self.requests[seq].swapped:
+            raise Refused("V0 cannot let go of a sequence that is swapped out while prefixes are cached")
+        super().release(seq, reason)
 
 
 class SameTick(Cached):
