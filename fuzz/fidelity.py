@@ -31,9 +31,7 @@ def digest(adapter: type, programs: int = PROGRAMS) -> tuple[str, int]:
     for number in range(programs):
         rng = random.Random(f"fidelity:{number}")
         config = Config(rng, capabilities)
-        lockstep = Lockstep(
-            adapter, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=capabilities, keep_trace=True
-        )
+        lockstep = Lockstep(adapter, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=capabilities, keep_trace=True)
         swarm = Swarm(rng, capabilities, num_blocks=config.num_blocks, block_size=config.block_size)
         try:
             while (op := swarm.next(lockstep.spec)) is not None:

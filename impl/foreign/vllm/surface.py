@@ -49,7 +49,9 @@ class Surface:
     @property
     def knows_drafts(self) -> bool:
         """Whether the manager keeps drafts out of what it publishes; before 0.7.3 it takes every token for final."""
-        return not self.allocate_takes.isdisjoint({"num_lookahead_tokens", "num_draft_tokens"}) or "spec_token_ids" in inspect.getsource(self.manager_class.allocate_slots)
+        return not self.allocate_takes.isdisjoint({"num_lookahead_tokens", "num_draft_tokens"}) or "spec_token_ids" in inspect.getsource(
+            self.manager_class.allocate_slots
+        )
 
     # -- building ---------------------------------------------------------------------------------------------------------------------------------
 
