@@ -11,11 +11,12 @@ from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.foreign.loading import load
 from kvproof.impl.foreign.nano_vllm import NANO_VLLM_FORK, NANO_VLLM_NPU
 from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, parse
+from kvproof.impl.foreign.sglang.engine import SGLANG
 from kvproof.impl.foreign.store import Say
 from kvproof.impl.foreign.transformers.engine import TRANSFORMERS
 from kvproof.impl.foreign.vllm.engine import VLLM
 
-ENGINES: Final[dict[str, Engine]] = {engine.name: engine for engine in (VLLM, TRANSFORMERS, NANO_VLLM_FORK, NANO_VLLM_NPU)}
+ENGINES: Final[dict[str, Engine]] = {engine.name: engine for engine in (VLLM, SGLANG, TRANSFORMERS, NANO_VLLM_FORK, NANO_VLLM_NPU)}
 """By the name that is typed."""
 
 
