@@ -83,7 +83,8 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     fixed = case.fixed.rpartition("==")[2] or "none yet"
     if outcome.trouble:
         return case.name, case.what, "FAILED", case.faulty, fixed, how, "", ""
-    return case.name, case.what, faulty.law, case.faulty, fixed, how, str(len(faulty.ops)), f"{faulty.seconds:.1f}"
+    law = faulty.law or f"none: it raises {case.crash}"
+    return case.name, case.what, law, case.faulty, fixed, how, str(len(faulty.ops)), f"{faulty.seconds:.1f}"
 
 
 def page(outcomes: Sequence[Outcome]) -> str:

@@ -70,6 +70,9 @@ def _shortest(report: Report, case: Case) -> tuple[str, tuple[AnyOp, ...], Pool 
         if finding.law in case.laws and not isinstance(finding.program, str):
             config = finding.program.config
             return finding.law, finding.program.ops, Pool(config.num_blocks, config.block_size)
+    if case.crash and report.error_program is not None:
+        config = report.error_program.config
+        return "", report.error_program.ops, Pool(config.num_blocks, config.block_size)
     return "", (), None
 
 

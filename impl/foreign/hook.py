@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from kvproof.impl.foreign.stubs import StubModule, Watch
@@ -40,7 +40,7 @@ class Shell(StubModule):
         super().__init__(name, hook.watch)
         self._hook = hook
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- a module or a stub
+    def __getattr__(self, name: str) -> Any:
         if self._hook.is_real(f"{self.__name__}.{name}"):
             return importlib.import_module(f"{self.__name__}.{name}")
         return super().__getattr__(name)
@@ -65,7 +65,7 @@ class EngineHook(MetaPathFinder):
         """Whether the module `name` of the engine runs, and is there."""
         return self._named(name) and self._file(name) is not None
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:  # noqa: ARG002
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """A real module of the engine, a stub, or None for whatever is not the engine's affair."""
         top = fullname.partition(".")[0]
         if top == self.package:
@@ -89,11 +89,13 @@ class EngineHook(MetaPathFinder):
 
     def _asked_by_engine(self) -> bool:
         """Whether the import statement that runs now stands in a module of the engine."""
-        frame = sys._getframe(2)
-        while frame is not None and frame.f_globals.get("__name__", "").startswith(("importlib", "_frozen_importlib")):
-            frame = frame.f_back  # type: ignore[assignment]
-        name = "" if frame is None else frame.f_globals.get("__name__", "")
-        return bool(name.partition(".")[0] == self.package)
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            name: str = frame.f_globals.get("__name__", "")
+            if not name.startswith(("importlib", "_frozen_importlib")):
+                return name.partition(".")[0] == self.package
+            frame = frame.f_back
+        return False
 
 
 def hooked(hook: EngineHook) -> None:

@@ -44,7 +44,7 @@ class LoadedEngine:
         except Exception as error:
             raise self.moved(f"importing {name} raised {type(error).__name__}: {error}") from error
 
-    def symbol(self, module: str, name: str) -> Any:  # noqa: ANN401 -- whatever the engine calls by that name
+    def symbol(self, module: str, name: str) -> Any:
         """A real name of a real module. Raises BadRelease where it is missing or a stub."""
         found = getattr(self.module(module), name, None)
         if found is None:
@@ -53,14 +53,14 @@ class LoadedEngine:
             raise self.moved(f"{name} in {module} is only a stub, because the module that defines it is not loaded")
         return found
 
-    def optional(self, module: str, name: str) -> Any:  # noqa: ANN401 -- whatever the engine calls by that name
+    def optional(self, module: str, name: str) -> Any:
         """The same, or None where this release does not have it."""
         if not self.has(module):
             return None
         found = getattr(self.module(module), name, None)
         return None if found is None or is_stub(found) else found
 
-    def fit(self, function: Callable[..., Any], **offered: Any) -> dict[str, Any]:  # noqa: ANN401 -- arguments of any type
+    def fit(self, function: Callable[..., Any], **offered: Any) -> dict[str, Any]:
         """Those of the offered arguments that `function` takes in this release. Raises BadRelease where it needs one that is not offered."""
         parameters = inspect.signature(function).parameters
         missing = [
@@ -89,8 +89,11 @@ HELD: Final = "KVPROOF_ENGINE"
 """Environment variable by which worker processes that are not forked learn which engine to load."""
 
 
-def load(release: Release, say: Say = lambda _: None) -> LoadedEngine:
-    """Make `release` usable in this process. Raises BadRelease."""
+def load(release: Release, say: Say = lambda _: None, *, as_installed: bool = True) -> LoadedEngine:
+    """Make `release` usable in this process. Raises BadRelease.
+
+    Where just this release is installed, it is imported as it is; with `as_installed` False its fetched files are used all the same.
+    """
     if _LOADED:
         held = _LOADED[0].release
         if (held.engine.name, held.version) == (release.engine.name, release.version):
@@ -103,7 +106,7 @@ def load(release: Release, say: Say = lambda _: None) -> LoadedEngine:
     absent = [name for name in engine.needs if importlib.util.find_spec(name) is None]
     if absent:
         raise BadRelease(f"{engine.name} needs {', '.join(absent)}; run `pip install {' '.join(absent)}`.")
-    if installed(engine) == release.version and importlib.util.find_spec(engine.package) is not None:
+    if as_installed and installed(engine) == release.version and importlib.util.find_spec(engine.package) is not None:
         loaded = LoadedEngine(release, None, "as it is installed")
     else:
         folder, manifest = provide(release, say)

@@ -57,17 +57,17 @@ class NanoVllm(CacheAdapter):
         """Prefix reuse without namespaces; the engine's blocks have 256 tokens, and a block of one is a case that its decode cannot count."""
         return Capabilities(prefix=True, snapshot=True, policy=frozenset({"tight"}), block_sizes=(2, 3, 4, 16))
 
-    def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:  # noqa: ARG002 -- there are no namespaces
+    def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
         """A sequence in the waiting queue."""
         sequence = self.sequences[seq] = self.sequence_class(list(prompt))
         sequence.block_size = self.block_size  # the engine sets it once for all sequences of a process
         self.computed[seq] = 0
 
-    def match(self, seq: int) -> Hit:  # noqa: ARG002 -- never answered
+    def match(self, seq: int) -> Hit:
         """There is no look-up apart from the allocation."""
         raise Refused("nano-vllm looks for a prefix only while it allocates")
 
-    def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:  # noqa: ARG002 -- no drafts are claimed
+    def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:
         """A whole prefill, or the decode of one token."""
         sequence = self.sequences[seq]
         if sequence.block_table:
@@ -80,14 +80,14 @@ class NanoVllm(CacheAdapter):
         self.out[seq] = len(sequence)
         return Grant(adopted=sequence.num_cached_tokens)
 
-    def _decode(self, seq: int, sequence: Any) -> Grant:  # noqa: ANN401 -- the engine's Sequence
+    def _decode(self, seq: int, sequence: Any) -> Grant:
         if not self.manager.can_append(sequence):
             raise OutOfBlocks
         self.manager.may_append(sequence)
         self.out[seq] = len(sequence)
         return Grant()
 
-    def commit(self, seq: int, accepted: int) -> None:  # noqa: ARG002 -- no drafts are claimed
+    def commit(self, seq: int, accepted: int) -> None:
         """The step is done."""
         self.computed[seq] = self.out.pop(seq)
 
@@ -100,13 +100,13 @@ class NanoVllm(CacheAdapter):
             raise Refused("nano-vllm samples only for sequences that run")
         sequence.append_token(tokens[0])
 
-    def release(self, seq: int, reason: ReleaseReason) -> None:  # noqa: ARG002 -- every reason deallocates
+    def release(self, seq: int, reason: ReleaseReason) -> None:
         """`deallocate`."""
         self.out.pop(seq, None)
         self.computed[seq] = 0
         self.manager.deallocate(self.sequences[seq])
 
-    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:  # noqa: ARG002 -- there is one group
+    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:
         """The sequence's own table."""
         return list(self.sequences[seq].block_table)
 

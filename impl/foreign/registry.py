@@ -7,14 +7,16 @@ from typing import Final
 
 import msgspec
 
+from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.foreign.loading import load
-from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, parse
-from kvproof.impl.foreign.store import Say
 from kvproof.impl.foreign.nano_vllm import NANO_VLLM_FORK, NANO_VLLM_NPU
+from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, parse
+from kvproof.impl.foreign.sglang.engine import SGLANG
+from kvproof.impl.foreign.store import Say
 from kvproof.impl.foreign.transformers.engine import TRANSFORMERS
 from kvproof.impl.foreign.vllm.engine import VLLM
 
-ENGINES: Final[dict[str, Engine]] = {engine.name: engine for engine in (VLLM, TRANSFORMERS, NANO_VLLM_FORK, NANO_VLLM_NPU)}
+ENGINES: Final[dict[str, Engine]] = {engine.name: engine for engine in (VLLM, SGLANG, TRANSFORMERS, NANO_VLLM_FORK, NANO_VLLM_NPU)}
 """By the name that is typed."""
 
 
@@ -36,8 +38,13 @@ def engine_adapter(release: Release, say: Say = lambda _: None) -> type:
     if not loaded.has(variant.marker):
         raise BadRelease(f"{release.name} does not exist: {release.engine.name} {release.version} has no {variant.marker}.")
     module, _, name = variant.adapter.partition(":")
-    adapter: type = getattr(importlib.import_module(module), name)
-    adapter.capabilities()  # type: ignore[attr-defined] -- builds the engine once, so a surface that moved is told now
+    adapter: type[CacheAdapter] = getattr(importlib.import_module(module), name)
+    try:
+        adapter.capabilities()  # builds the cache once, so a surface that moved is told now
+    except BadRelease:
+        raise
+    except Exception as error:
+        raise loaded.moved(f"building the cache for {release.name} raised {type(error).__name__}: {error}") from error
     return adapter
 
 

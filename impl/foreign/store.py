@@ -14,10 +14,10 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -87,9 +87,8 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 def shrink(limit_bytes: int, but: Path) -> list[str]:
     """Remove the least recently used releases until all take at most `limit_bytes`; never `but`. Returns the names of those that went."""
-    used = []
-    for manifest in but.parent.glob(f"*/{MANIFEST}"):
-        used.append((manifest.stat().st_mtime, _size_bytes(manifest.parent), manifest.parent))
+    manifests = but.parent.glob(f"*/{MANIFEST}")
+    used = [(manifest.stat().st_mtime, _size_bytes(manifest.parent), manifest.parent) for manifest in manifests]
     total, gone = sum(size for _, size, _ in used), []
     for _, size, folder in sorted(used):
         if total <= limit_bytes:
@@ -146,7 +145,7 @@ def _fetch_from(wanted: str, release: Release, folder: Path, say: Say) -> Manife
     return manifest
 
 
-def unpack(wheel: Path, place: Path, keep: tuple[str, ...] | list[str] | Any) -> tuple[int, int]:  # noqa: ANN401 -- any sequence of strings
+def unpack(wheel: Path, place: Path, keep: Sequence[str]) -> tuple[int, int]:
     """Unpack the Python files of `wheel` that lie under one of `keep`. Returns how many there are, and their bytes."""
     files = size = 0
     with zipfile.ZipFile(wheel) as archive:
@@ -190,7 +189,7 @@ def _wheels_only() -> list[str]:
 def _pip(*arguments: str) -> str:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PIP_SECONDS)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PIP_SECONDS)  # noqa: S603 -- pip, with a release that was parsed
     except subprocess.TimeoutExpired:
         raise BadRelease(f"pip took more than {PIP_SECONDS} s for {arguments[-1]}; try again with a faster connection.") from None
     if done.returncode == 0:

@@ -61,12 +61,13 @@ class Stub:
     def __init__(self, name: str, watch: Watch) -> None:
         self.__dict__.update(_stub_name=name, _stub_watch=watch, __name__=name.rpartition(".")[2], __qualname__=name)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- it stands for anything
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         return made_up(f"{self._stub_name}.{name}", self._stub_watch)
 
-    def __call__(self, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- it stands for anything
+    def __call__(self, *arguments: object, **options: object) -> Any:
+        """Another stub; what is decorated stays as it is."""
         self._stub_watch.use(self._stub_name)
         decorates = len(arguments) == 1 and not options and (inspect.isfunction(arguments[0]) or inspect.isclass(arguments[0]))
         return arguments[0] if decorates else self
@@ -122,12 +123,12 @@ class Stub:
         return f"<stub {self._stub_name}>"
 
 
-def _arithmetic(self: Stub, other: object) -> Stub:
+def _arithmetic(self: Stub, _other: object) -> Stub:
     self._stub_watch.use(self._stub_name)
     return self
 
 
-def _comparison(self: Stub, other: object) -> bool:
+def _comparison(self: Stub, _other: object) -> bool:
     self._stub_watch.use(self._stub_name)
     return False
 
@@ -146,13 +147,13 @@ class StubModule(ModuleType):
         self._stub_watch = watch
         self.__path__: list[str] = []
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- it stands for anything
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         return made_up(f"{self.__name__}.{name}", self._stub_watch)
 
 
-def made_up(name: str, watch: Watch) -> Any:  # noqa: ANN401 -- it stands for anything
+def made_up(name: str, watch: Watch) -> Any:
     """What stands for `name`: its honest answer where it has one, a stub otherwise."""
     return watch.answers[name] if name in watch.answers else Stub(name, watch)
 

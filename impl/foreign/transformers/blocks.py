@@ -31,7 +31,7 @@ class Request:
         self.out = 0
         """Where the pass that is out ends."""
 
-    def state(self, running: Any) -> Any:  # noqa: ANN401 -- the engine's RequestStatus
+    def state(self, running: Any) -> Any:
         """As the cache reads it after a batch."""
         return SimpleNamespace(request_id=self.request_id, status=running, initial_tokens=self.tokens, generated_tokens=[])
 
@@ -55,10 +55,10 @@ class Full(CacheAdapter):
         """A full hit leaves the last token to be computed again in the block that is shared: `rewrites`."""
         return Capabilities(prefix=True, fork=True, snapshot=True, policy=frozenset({"rewrites"}), block_sizes=(4, 16))
 
-    def _allocator(self) -> Any:  # noqa: ANN401 -- the engine's object
+    def _allocator(self) -> Any:
         return self.engine.symbol(MANAGER, "FullAttentionCacheAllocator")(0, self.block_size, allow_block_sharing=True)
 
-    def _cache(self) -> Any:  # noqa: ANN401 -- the engine's object
+    def _cache(self) -> Any:
         """A PagedAttentionCache with everything but its tensors."""
         cache_class = self.engine.symbol(f"{BATCHING}.cache", "PagedAttentionCache")
         cache = object.__new__(cache_class)
@@ -75,15 +75,15 @@ class Full(CacheAdapter):
         cache._total_prefix_length = 0
         return cache
 
-    def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:  # noqa: ARG002 -- there are no namespaces
+    def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
         """A pending request."""
         self.requests[seq] = Request(seq, prompt)
 
-    def match(self, seq: int) -> Hit:  # noqa: ARG002 -- never answered
+    def match(self, seq: int) -> Hit:
         """`search_prefix_match` takes references at once."""
         raise Refused("transformers looks for a prefix only while it schedules")
 
-    def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:  # noqa: ARG002 -- no drafts are claimed
+    def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:
         """`search_prefix_match` for a pending request, then the blocks that the scheduler asks for."""
         request = self.requests[seq]
         adopted = self._search(request) if request.computed == 0 and request.allocated_blocks == 0 else 0
@@ -117,7 +117,7 @@ class Full(CacheAdapter):
         request.allocated_blocks += allocated
         return True
 
-    def commit(self, seq: int, accepted: int) -> None:  # noqa: ARG002 -- no drafts are claimed
+    def commit(self, seq: int, accepted: int) -> None:
         """The blocks that the batch filled are marked as complete."""
         request = self.requests[seq]
         complete = request.out // self.block_size - request.computed // self.block_size
@@ -150,7 +150,7 @@ class Full(CacheAdapter):
         self.requests[child] = copy
         return Grant(copies=[(0, source, target) for source, target in zip(sources, targets, strict=True)])
 
-    def release(self, seq: int, reason: ReleaseReason) -> None:  # noqa: ARG002 -- every reason frees
+    def release(self, seq: int, reason: ReleaseReason) -> None:
         """`free_blocks`."""
         self._free(self.requests[seq])
 
@@ -158,7 +158,7 @@ class Full(CacheAdapter):
         self.cache.free_blocks(request.request_id)
         request.allocated_blocks = request.computed = request.out = 0
 
-    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:  # noqa: ARG002 -- there is one group
+    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:
         """The allocator's table."""
         return list(self.allocator.block_table.get(str(seq), ()))
 
@@ -184,7 +184,7 @@ class Window(Full):
         """Nothing is shared. The ring may have slots that no position has come to yet, so the books say more than the table can show, and are left out."""
         return Capabilities(groups=cls.groups, block_sizes=(1,))
 
-    def _allocator(self) -> Any:  # noqa: ANN401 -- the engine's object
+    def _allocator(self) -> Any:
         make = self.engine.symbol(MANAGER, "SlidingAttentionCacheAllocator")
         offered = {"index": 0, "block_size": 1, "sliding_window": self.groups[0].window, "sentinel_index": -1, "write_trash_index": -1}
         return make(**self.engine.fit(make, **offered))
@@ -197,11 +197,11 @@ class Window(Full):
             raise Refused("a chunk that wraps around the ring is read before it is written")
         return super().extend(seq, count, drafts)
 
-    def commit(self, seq: int, accepted: int) -> None:  # noqa: ARG002 -- no drafts are claimed
+    def commit(self, seq: int, accepted: int) -> None:
         """The batch is done."""
         self.requests[seq].computed = self.requests[seq].out
 
-    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:  # noqa: ARG002 -- there is one group
+    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:
         """Position -> slot: what the next token would read, and what the pass that is out writes."""
         request = self.requests.get(seq)
         if request is None or not self.allocator.block_table.get(request.request_id):
@@ -218,6 +218,6 @@ class Window(Full):
         return [shown.get(position) for position in range(max(shown) + 1)] if shown else []
 
 
-def _manager(engine: LoadedEngine, num_blocks: int, block_size: int) -> Any:  # noqa: ANN401 -- the engine's object
+def _manager(engine: LoadedEngine, num_blocks: int, block_size: int) -> Any:
     make = engine.symbol(MANAGER, "BlockManager")
     return make(**engine.fit(make, num_blocks=num_blocks, block_size=block_size, tp_on=False))

@@ -18,6 +18,7 @@ TRANSFORMERS: Final = Engine(
     inert={
         "transformers.utils.logging": "it only writes logs",
         "torch._dynamo": "it only marks tensors for a compiler",
+        "torch.zeros": "the memory behind the books, which they never look at",
     },
     variants={
         "full": Variant(f"{_BLOCKS}:Full", "the block manager of transformers' continuous batching", f"{BATCHING}.cache_manager"),

@@ -50,7 +50,7 @@ class Sectors(CacheAdapter):
             capacity=lambda num_blocks: max(0, num_blocks // BLOCKS_PER_SECTOR - TRASH_SECTORS) * BLOCKS_PER_SECTOR,
         )
 
-    def _allocator(self) -> Any:  # noqa: ANN401 -- the engine's object
+    def _allocator(self) -> Any:
         make = self.engine.symbol(f"{BATCHING}.cache_allocators.full_attention", "FullAttentionCacheAllocator")
         wanted_bytes = ALIGNMENT_BYTES // BLOCKS_PER_SECTOR
         token_bytes = 2  # a key and a value of one byte
@@ -67,12 +67,13 @@ class Sectors(CacheAdapter):
         }
         allocator = make(**self.engine.fit(make, **offered))
         bytes_per_sector = math.lcm(allocator.bytes_per_block, ALIGNMENT_BYTES)
-        allocator._after_cache_tensor_init(self.sectors * bytes_per_sector, bytes_per_sector, None, self.pool)
+        memory = self.engine.module(f"{BATCHING}.cache_allocators.cache_allocator").torch.zeros(1)  # the books never look at it
+        allocator._after_cache_tensor_init(self.sectors * bytes_per_sector, bytes_per_sector, memory, self.pool)
         if allocator.blocks_per_sector != BLOCKS_PER_SECTOR:
             raise self.engine.moved(f"a sector holds {allocator.blocks_per_sector} blocks of {allocator.bytes_per_block} bytes")
         return allocator
 
-    def _cache(self) -> Any:  # noqa: ANN401 -- the engine's object
+    def _cache(self) -> Any:
         """A PagedAttentionCache with everything but its tensor."""
         cache = object.__new__(self.engine.symbol(f"{BATCHING}.cache", "PagedAttentionCache"))
         cache.cache_allocators = {"full_attention": self.allocator}
@@ -80,15 +81,15 @@ class Sectors(CacheAdapter):
         cache.allow_block_sharing = cache.use_prefix_sharing = True
         return cache
 
-    def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:  # noqa: ARG002 -- there are no namespaces
+    def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
         """A pending request."""
         self.requests[seq] = Request(seq, prompt)
 
-    def match(self, seq: int) -> Hit:  # noqa: ARG002 -- never answered
+    def match(self, seq: int) -> Hit:
         """`search_prefix_match` takes references at once."""
         raise Refused("transformers looks for a prefix only while it schedules")
 
-    def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:  # noqa: ARG002 -- no drafts are claimed
+    def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:
         """`search_prefix_match` for a pending request, then `can_store_request_tokens`."""
         request = self.requests[seq]
         pending = request.request_id not in self.allocator.block_table
@@ -114,12 +115,12 @@ class Sectors(CacheAdapter):
         self.pool.try_to_free_sectors()
         return bool(self.cache.can_store_request_tokens(state, tokens))
 
-    def _state(self, request: Request, computed: int) -> Any:  # noqa: ANN401 -- as the engine's RequestState
+    def _state(self, request: Request, computed: int) -> Any:
         state = request.state(self.status.DECODING)
         state.current_len = lambda: computed
         return state
 
-    def commit(self, seq: int, accepted: int) -> None:  # noqa: ARG002 -- no drafts are claimed
+    def commit(self, seq: int, accepted: int) -> None:
         """`count_new_complete_blocks` and `mark_complete_blocks`."""
         request = self.requests[seq]
         complete = self.cache.count_new_complete_blocks(self._state(request, request.computed), request.out - request.computed)
@@ -143,7 +144,7 @@ class Sectors(CacheAdapter):
         copy.computed = copy.out = source.computed
         return Grant(copies=[(0, source, target) for source, target in zip(*copies["full_attention"], strict=True)])
 
-    def release(self, seq: int, reason: ReleaseReason) -> None:  # noqa: ARG002 -- every reason frees
+    def release(self, seq: int, reason: ReleaseReason) -> None:
         """`free_blocks`."""
         request = self.requests[seq]
         self.cache.free_blocks(request.request_id)
@@ -157,7 +158,7 @@ class Sectors(CacheAdapter):
         self.cache.evict_cached_blocks()
         return True
 
-    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:  # noqa: ARG002 -- there is one group
+    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:
         """The allocator's table."""
         return list(self.allocator.block_table.get(str(seq), ()))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Final
 
 from kvproof.impl.foreign.releases import Engine, Variant
@@ -15,6 +17,13 @@ _MANAGER: Final = "vllm.v1.core.kv_cache_manager"
 
 def _no_config() -> None:
     """No engine is configured around the cache."""
+
+
+def _empty_tensor(data: Sequence[float], dtype: object = None) -> SimpleNamespace:
+    """What older releases ask for the size of an element, always of float32 here."""
+    assert not data
+    assert dtype == "float32"
+    return SimpleNamespace(element_size=lambda: 4)
 
 
 def _no() -> bool:
@@ -70,6 +79,7 @@ VLLM: Final = Engine(
         "vllm.platforms.current_platform.register_custom_kv_cache_specs": "a platform adds specs of its own, and there is none here",
     },
     answers={
+        "torch.tensor": _empty_tensor,
         "vllm.config.get_current_vllm_config_or_none": _no_config,
         "vllm.platforms.current_platform.is_hpu": _no,
     },
@@ -78,6 +88,7 @@ VLLM: Final = Engine(
         "window": Variant(f"{_V1}:Window", "the KV cache manager of vLLM's engine V1, all layers with a sliding window", _MANAGER),
         "hybrid": Variant(f"{_V1}:Hybrid", "the KV cache manager of vLLM's engine V1, full and sliding-window layers", _MANAGER),
         "uncached": Variant(f"{_V1}:Uncached", "the KV cache manager of vLLM's engine V1 without prefix caching", _MANAGER),
+        "drafting": Variant(f"{_V1}:Drafting", "the KV cache manager of vLLM's engine V1, more drafts proposed than scheduled", _MANAGER),
         "offload": Variant(f"{_OFFLOAD}:Offload", "the KV cache manager of vLLM's engine V1 with a KV connector", _MANAGER),
         "hybrid-offload": Variant(
             f"{_OFFLOAD}:HybridOffload",
@@ -88,6 +99,10 @@ VLLM: Final = Engine(
             f"{_OFFLOAD}:Paused", "the KV cache manager of vLLM's engine V1, external tokens for a request that kept its blocks", _MANAGER
         ),
         "v0": Variant(f"{_V0}:Cached", "the block manager of vLLM's engine V0 with prefix caching", _BLOCKS),
+        "v0-swap": Variant(f"{_V0}:Swapping", "the block manager of vLLM's engine V0 with prefix caching and swap", _BLOCKS),
+        "v0-same-tick": Variant(
+            f"{_V0}:SameTick", "the block manager of vLLM's engine V0 with prefix caching, all steps within one tick of the clock", _BLOCKS
+        ),
         "v0-uncached": Variant(f"{_V0}:Plain", "the block manager of vLLM's engine V0 without prefix caching", _BLOCKS),
     },
     oldest="0.4.2",

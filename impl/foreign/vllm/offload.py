@@ -57,7 +57,7 @@ class Offload(Full):
         del self.saved[seq]
         return True
 
-    def _load(self, request: Any, local: int, blocks: Any, external: int) -> bool:  # noqa: ANN401 -- the engine's objects
+    def _load(self, request: Any, local: int, blocks: Any, external: int) -> bool:
         allocate = self.manager.allocate_slots
         return allocate(request, 0, local, blocks, num_external_computed_tokens=external, delay_cache_blocks=True) is not None
 

@@ -49,11 +49,13 @@ class Surface:
     @property
     def knows_drafts(self) -> bool:
         """Whether the manager keeps drafts out of what it publishes; before 0.7.3 it takes every token for final."""
-        return "num_lookahead_tokens" in self.allocate_takes or "spec_token_ids" in inspect.getsource(self.manager_class.allocate_slots)
+        return not self.allocate_takes.isdisjoint({"num_lookahead_tokens", "num_draft_tokens"}) or "spec_token_ids" in inspect.getsource(
+            self.manager_class.allocate_slots
+        )
 
     # -- building ---------------------------------------------------------------------------------------------------------------------------------
 
-    def manager(self, groups: Sequence[Group], num_blocks: int, block_size: int, *, caching: bool, events: bool) -> Any:  # noqa: ANN401
+    def manager(self, groups: Sequence[Group], num_blocks: int, block_size: int, *, caching: bool, events: bool) -> Any:
         """A KVCacheManager, or its ancestor of the same name."""
         offered: dict[str, Any] = {
             "max_model_len": MODEL_TOKENS,
@@ -70,7 +72,7 @@ class Surface:
             offered["kv_cache_config"] = self._config(groups, num_blocks, block_size)
         return self.manager_class(**self.engine.fit(self.manager_class, **offered))
 
-    def _config(self, groups: Sequence[Group], num_blocks: int, block_size: int) -> Any:  # noqa: ANN401 -- the engine's KVCacheConfig
+    def _config(self, groups: Sequence[Group], num_blocks: int, block_size: int) -> Any:
         interface = "vllm.v1.kv_cache_interface"
         group_class = self.engine.symbol(interface, "KVCacheGroupSpec")
         config_class = self.engine.symbol(interface, "KVCacheConfig")
@@ -84,7 +86,7 @@ class Surface:
             specs.append(group_class(**self.engine.fit(group_class, layer_names=[f"layer.{number}"], kv_cache_spec=spec)))
         return config_class(**self.engine.fit(config_class, num_blocks=num_blocks, kv_cache_tensors=[], tensors={}, kv_cache_groups=specs))
 
-    def request(self, number: int, prompt: Sequence[int], namespace: Namespace, block_size: int, lora_id: int) -> Any:  # noqa: ANN401
+    def request(self, number: int, prompt: Sequence[int], namespace: Namespace, block_size: int, lora_id: int) -> Any:
         """A Request as the front end would make it."""
         sampling = SimpleNamespace(
             max_tokens=MODEL_TOKENS,
@@ -100,7 +102,7 @@ class Surface:
         place = Placeholder(offset=0, length=1)
         media = namespace.media is not None
         feature = SimpleNamespace(identifier=namespace.media, mm_hash=namespace.media, mm_position=place, modality="image", data=None)
-        request = self.request_class(
+        return self.request_class(
             **self.engine.fit(
                 self.request_class,
                 request_id=str(number),
@@ -120,13 +122,12 @@ class Surface:
                 block_hasher=self._block_hasher(block_size),
             )
         )
-        return request
 
-    def _block_hasher(self, block_size: int) -> Any:  # noqa: ANN401 -- the engine's own function
+    def _block_hasher(self, block_size: int) -> Any:
         make = getattr(self.utils, "get_request_block_hasher", None)
         return None if make is None else make(block_size, self.hash_function)
 
-    def _hash_function(self) -> Any:  # noqa: ANN401 -- the engine's own function
+    def _hash_function(self) -> Any:
         """SHA-256, and the start of every chain; None where the manager itself hashes."""
         start = getattr(self.utils, "init_none_hash", None)
         if start is None:
@@ -150,7 +151,7 @@ class Surface:
 
     # -- calls ------------------------------------------------------------------------------------------------------------------------------------
 
-    def hit(self, manager: Any, request: Any) -> tuple[Any, int]:  # noqa: ANN401 -- the engine's objects
+    def hit(self, manager: Any, request: Any) -> tuple[Any, int]:
         """The blocks that a look-up finds and the tokens that they hold, as the release's scheduler takes them."""
         found = manager.get_computed_blocks(request)
         blocks, tokens = (found[0], found[1]) if isinstance(found, tuple) else (found, len(found) * manager.block_size)
@@ -160,9 +161,14 @@ class Surface:
             tokens -= self.full_hit_gives_back or manager.block_size
         return blocks, tokens
 
-    def allocate(self, manager: Any, request: Any, tokens: int, hit: tuple[Any, int] | None) -> bool:  # noqa: ANN401 -- the engine's objects
-        """Make room for `tokens` behind what is computed; `hit` is None for a request that runs already. Whether there was room."""
+    def allocate(self, manager: Any, request: Any, tokens: int, drafts: int, hit: tuple[Any, int] | None) -> bool:
+        """Make room for `tokens` behind what is computed, the last `drafts` of them drafts. `hit` is None for a request that runs already.
+
+        Returns whether there was room.
+        """
         blocks, hit_tokens = hit if hit is not None else (None, 0)
+        if "num_draft_tokens" in self.allocate_takes:
+            return manager.allocate_slots(request, tokens, hit_tokens, blocks, num_draft_tokens=drafts) is not None
         if "num_new_computed_tokens" in self.allocate_takes:
             return manager.allocate_slots(request, tokens, hit_tokens, blocks) is not None
         if "new_computed_blocks" in self.allocate_takes:
@@ -184,20 +190,20 @@ class Surface:
 
     # -- books ------------------------------------------------------------------------------------------------------------------------------------
 
-    def pool(self, manager: Any) -> Any:  # noqa: ANN401 -- the engine's objects
+    def pool(self, manager: Any) -> Any:
         """What keeps blocks, free queue and index: the manager itself before there was a BlockPool."""
         return manager if isinstance(manager.block_pool, list) else manager.block_pool
 
-    def blocks(self, manager: Any) -> Sequence[Any]:  # noqa: ANN401 -- the engine's objects
+    def blocks(self, manager: Any) -> Sequence[Any]:
         """Every block of the pool."""
         return manager.block_pool if isinstance(manager.block_pool, list) else manager.block_pool.blocks
 
-    def null_blocks(self, manager: Any) -> frozenset[int]:  # noqa: ANN401 -- the engine's objects
+    def null_blocks(self, manager: Any) -> frozenset[int]:
         """The block that stands where nothing is kept; releases before 0.8 have none."""
         null = getattr(self.pool(manager), "null_block", None)
         return frozenset() if null is None else frozenset({null.block_id})
 
-    def tables(self, manager: Any) -> list[dict[str, list[Any]]]:  # noqa: ANN401 -- the engine's objects
+    def tables(self, manager: Any) -> list[dict[str, list[Any]]]:
         """For each group, request -> blocks. Read from the books themselves: the accessors of some releases enter who is asked for."""
         coordinator = getattr(manager, "coordinator", None)
         if coordinator is not None:
@@ -205,7 +211,7 @@ class Surface:
         single = getattr(manager, "single_type_manager", manager)
         return [single.req_to_blocks]
 
-    def indexed(self, manager: Any) -> Iterator[Any]:  # noqa: ANN401 -- the engine's objects
+    def indexed(self, manager: Any) -> Iterator[Any]:
         """Every block that the prefix index can find."""
         index = self.pool(manager).cached_block_hash_to_block
         for found in getattr(index, "_cache", index).values():

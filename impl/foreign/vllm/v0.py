@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar, Final
 
+import msgspec
+
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.foreign.loading import LoadedEngine, loaded_engine
 from kvproof.models.capabilities import Capabilities
@@ -49,7 +51,7 @@ class Request:
         """Whether nothing has been sampled yet."""
         return self.computed == 0
 
-    def get_seqs(self, status: object = None) -> list[Request]:  # noqa: ARG002 -- the engine filters by status, and asks only where it fits
+    def get_seqs(self, status: object = None) -> list[Request]:
         """The sequences of the group."""
         return [self]
 
@@ -66,6 +68,8 @@ class Plain(CacheAdapter):
     """Without prefix caching."""
 
     caching: ClassVar[bool] = False
+    tick: ClassVar[float] = 1.0
+    """How far the clock goes on with each step."""
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         self.engine = loaded_engine()
@@ -111,14 +115,14 @@ class Plain(CacheAdapter):
         """A waiting sequence."""
         self.requests[seq] = Request(seq, prompt, namespace.adapter)
 
-    def match(self, seq: int) -> Hit:  # noqa: ARG002 -- never answered
+    def match(self, seq: int) -> Hit:
         """What is computed already is known once the blocks are allocated."""
         raise Refused("V0 looks for a prefix while it allocates")
 
-    def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:  # noqa: ARG002 -- no drafts are claimed
+    def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:
         """A whole prefill, or the decode of one token."""
         request = self.requests[seq]
-        self.now += 1
+        self.now += self.tick
         grant = self._decode(request) if seq in self.manager.block_tables else self._prefill(request, count)
         self.out[seq] = len(request.tokens)
         self.manager.access_all_blocks_in_seq(request, self.now)
@@ -144,7 +148,7 @@ class Plain(CacheAdapter):
         pairs = copies if isinstance(copies, list) else [(source, target) for source, targets in copies.items() for target in targets]
         return Grant(copies=[(0, source, target) for source, target in pairs])
 
-    def commit(self, seq: int, accepted: int) -> None:  # noqa: ARG002 -- no drafts are claimed
+    def commit(self, seq: int, accepted: int) -> None:
         """The step is done."""
         self.requests[seq].computed = self.out.pop(seq)
 
@@ -168,7 +172,7 @@ class Plain(CacheAdapter):
         self.requests[child] = copy
         return Grant()
 
-    def release(self, seq: int, reason: ReleaseReason) -> None:  # noqa: ARG002 -- every reason frees
+    def release(self, seq: int, reason: ReleaseReason) -> None:
         """`free`."""
         request = self.requests[seq]
         self.out.pop(seq, None)
@@ -194,7 +198,7 @@ class Plain(CacheAdapter):
         request.swapped = False
         return True
 
-    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:  # noqa: ARG002 -- there is one group
+    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:
         """The manager's table; what is swapped out lies elsewhere."""
         request = self.requests.get(seq)
         if request is None or request.swapped or seq not in self.manager.block_tables:
@@ -217,7 +221,28 @@ class Cached(Plain):
     caching = True
 
 
-def manager_class(engine: LoadedEngine) -> Any:  # noqa: ANN401 -- the engine's class
+class Swapping(Cached):
+    """With prefix caching and swap. Letting go of what is swapped out is refused, since it raises a KeyError in every release."""
+
+    @classmethod
+    def capabilities(cls) -> Capabilities:
+        """Those of `v0`, and swap."""
+        return msgspec.structs.replace(super().capabilities(), swap=True)
+
+    def release(self, seq: int, reason: ReleaseReason) -> None:
+        """`free`."""
+        if self.requests[seq].swapped:
+            raise Refused("V0 cannot let go of a sequence that is swapped out while prefixes are cached")
+        super().release(seq, reason)
+
+
+class SameTick(Cached):
+    """With prefix caching, and all steps within one tick of the clock."""
+
+    tick = 0.0
+
+
+def manager_class(engine: LoadedEngine) -> Any:
     """The block manager of this release."""
     for module, name in PLACES:
         if engine.has(module):

@@ -1,7 +1,7 @@
 """vLLM's engine V1: its `KVCacheManager`, with the adapter in the part of the scheduler.
 
 As there, a look-up and the allocation that adopts it stand back to back, counters run ahead by what was scheduled and fall back by what was rejected, and a
-preemption frees everything. The pass of an extend runs at once: `docs/engines/vllm.md` says what that leaves out.
+preemption frees everything. The pass of an extend runs at once: `docs/engines.md` says what that leaves out.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class Full(CacheAdapter):
 
     groups: ClassVar[Sequence[Group]] = (Group(),)
     caching: ClassVar[bool] = True
+    unscheduled_drafts: ClassVar[int] = 0
+    """How many more drafts are proposed than a step takes."""
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         self.surface = surface()
@@ -77,8 +79,8 @@ class Full(CacheAdapter):
         adopted = hit[1] if hit else 0
         start = request.num_computed_tokens + adopted
         known = min(count, request.num_tokens - start)
-        request.spec_token_ids = list(drafts)
-        if not self.surface.allocate(self.manager, request, known + len(drafts), hit):
+        request.spec_token_ids = [*drafts, *[0] * (self.unscheduled_drafts if drafts else 0)]
+        if not self.surface.allocate(self.manager, request, known + len(drafts), len(drafts), hit):
             request.spec_token_ids = []
             raise OutOfBlocks
         request.status = self.surface.status.RUNNING
@@ -96,8 +98,16 @@ class Full(CacheAdapter):
             request.append_output_token_ids(list(drafts[:accepted]))
 
     def append(self, seq: int, tokens: Sequence[int]) -> None:
-        """Sampled tokens."""
-        self.requests[seq].append_output_token_ids(list(tokens))
+        """Sampled tokens, which only a request that runs has.
+
+        Releases whose manager hashes rely on more: that a token is sampled once all before it are computed, and one at a time.
+        """
+        request = self.requests[seq]
+        if request.status != self.surface.status.RUNNING:
+            raise Refused("vLLM samples only for requests that run")
+        if self.surface.hash_function is None and (len(tokens) > 1 or request.num_computed_tokens < request.num_tokens):
+            raise Refused("this release samples one token after another, each once all before it are computed")
+        request.append_output_token_ids(list(tokens))
 
     def release(self, seq: int, reason: ReleaseReason) -> None:
         """`free`; a preempted request waits again with nothing computed."""
@@ -160,3 +170,9 @@ class Hybrid(Full):
     """Full layers beside layers with a window of five tokens, on one pool."""
 
     groups = (Group(), Group(kind="sliding_window", window=5))
+
+
+class Drafting(Full):
+    """Full attention, with a drafter that proposes two tokens more than each step has a budget for."""
+
+    unscheduled_drafts = 2

@@ -1,0 +1,1 @@
+"""SGLang: its token and page allocators below its radix tree."""

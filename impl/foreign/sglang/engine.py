@@ -1,0 +1,37 @@
+"""What kvproof knows of SGLang: where its files are, which of its modules run, and how they are driven."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Final
+
+from kvproof.impl.foreign.releases import Engine, Variant
+
+CACHE: Final = "sglang.srt.mem_cache"
+_RADIX: Final = "kvproof.impl.foreign.sglang.radix"
+
+SGLANG: Final = Engine(
+    name="sglang",
+    package="sglang",
+    sources=("sglang",),
+    keep=("sglang/srt/mem_cache/", "sglang/srt/utils/", "sglang/srt/environ.py"),
+    real=(
+        f"{CACHE}.allocator",
+        f"{CACHE}.base_prefix_cache",
+        f"{CACHE}.cache_init_params",
+        f"{CACHE}.common",
+        f"{CACHE}.events",
+        f"{CACHE}.evict_policy",
+        f"{CACHE}.radix_cache",
+        f"{CACHE}.utils",
+        "sglang.srt.environ",
+        "sglang.srt.utils",
+    ),
+    kept=("numpy", "torch"),
+    needs=("torch",),
+    inert={"sglang.srt.observability": "it only measures"},
+    answers={"sglang.srt.platforms.current_platform": SimpleNamespace(capabilities=SimpleNamespace(supports_triton=False))},
+    variants={"radix": Variant(f"{_RADIX}:Radix", "SGLang's radix tree over its allocators", f"{CACHE}.allocator.paged")},
+    oldest="0.5.23",
+    newest="0.5.23",
+)
