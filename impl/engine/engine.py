@@ -48,6 +48,8 @@ class Engine:
     ) -> None:
         """`kernels`: `PagedTriton()` on a GPU or under the IR machine; None for plain torch. Raises BadConfiguration."""
         config = model.config
+        self.num_blocks = num_blocks
+        self.block_size = block_size
         groups = [GroupSpec() if window is None else GroupSpec("sliding_window", window=window) for window in config.windows]
         self.cache = PagedCache(num_blocks, block_size, groups=groups, host_blocks=host_blocks, events=events, locked=False)
         store = self.store_class.of(
