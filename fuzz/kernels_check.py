@@ -18,6 +18,7 @@ from kvproof.fuzz.reports.wording import joined, sentence
 from kvproof.fuzz.verdicts import Finding, LawVerdict, Report
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.kernels.contract import KernelCapabilities, PagedKernels
+from kvproof.kernels.foreign.sources import MissingEngineError
 
 if TYPE_CHECKING:
     from kvproof.kernels.report import KernelReport, LawResult
@@ -81,7 +82,7 @@ def check(kernels: type, *, name: str, seconds: float, seed: int, waived: Collec
 def _bad_claim(kernels: type, name: str) -> str:
     try:
         claimed = kernels.capabilities()  # type: ignore[attr-defined]
-    except NotImplementedError as error:
+    except (NotImplementedError, MissingEngineError) as error:
         return sentence(str(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001 -- the target's own code
         return f"capabilities() of {name} raised {type(error).__name__}: {error}."

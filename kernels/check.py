@@ -11,23 +11,32 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Literal
 
 import torch
 
 from kvproof.kernels.contract import FEATURES, KernelCapabilities, PagedKernels, validate
+from kvproof.kernels.foreign.sources import MissingEngineError
 from kvproof.kernels.laws.cases import Case, generate, simpler, sweep
 from kvproof.kernels.laws.judges import LAWS, SENTENCES, Judgement, Law
 from kvproof.kernels.laws.overflow import LAW as OVERFLOW
 from kvproof.kernels.laws.overflow import check_overflow
 from kvproof.kernels.machine import MachineError
+from kvproof.kernels.machine.limits import CALL_SECONDS
 from kvproof.kernels.report import KernelReport, LawResult
 
 SHRINK_SECONDS = 6.0
 """Time for the smallest case of one law; a broken kernel usually breaks several laws, and all of them must fit the budget."""
 
+STOPPED_SECONDS = 1.0
+"""Time limit of a call while a case in which one did not return is shrunk."""
+
 MIN_CASES = 12
 """Judged whatever the budget, unless a law is broken: a slow machine must not turn a check into a formality."""
+
+ANSWERS = ("paged-equals-contiguous", "quantised-within-bound", "copy-is-complete")
+"""The laws that a call which does not return breaks, whichever applies to it: they say what it should have answered."""
 
 _NEEDS = {"copy-is-complete": {"copy"}, "quantised-within-bound": {"fp8", "int8"}}
 
@@ -43,49 +52,82 @@ class _Tally:
 
 
 @dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a check has come: `exercised` counts the cases that each law has judged."""
+
+    cases: int
+    launches: int
+    seconds: float
+    budget_seconds: float
+    exercised: dict[str, int]
+    phase: Literal["cases", "addresses", "shrinking"]
+
+
+@dataclasses.dataclass(frozen=True)
 class Options:
-    """How to check. `laws`: names of the only laws to judge; the check ends when all of them are broken."""
+    """How to check. `laws`: names of the only laws to judge; the check ends when all of them are broken. `call_seconds`: CPU time that one
+    call may take. `on_progress` is called before each case and each phase.
+    """
 
     budget_seconds: float = 60.0
     seed: int = 0
     laws: frozenset[str] | None = None
     shrink_seconds: float = SHRINK_SECONDS
+    call_seconds: float = CALL_SECONDS
+    on_progress: Callable[[Progress], None] | None = None
 
 
 class _Check:
     """One run over one adapter."""
 
     def __init__(self, kernels: type[PagedKernels], capabilities: KernelCapabilities, options: Options) -> None:
-        seed, budget_seconds = options.seed, options.budget_seconds
         self.options, self.laws = options, [law for law in LAWS if options.laws is None or law.name in options.laws]
-        self.kernels, self.capabilities, self.seed = kernels, capabilities, seed
-        self.deadline = time.monotonic() + budget_seconds
+        self.kernels, self.capabilities = kernels, capabilities
+        self.start = time.monotonic()
         self.tallies = {law.name: _Tally() for law in self.laws}
         self.wants_overflow = options.laws is None or OVERFLOW in options.laws
         self.overflow: LawResult | None = None
         self.cases = self.launches = 0
+        self.stopped = ""
 
     def run(self) -> None:
-        """Cases until the time is up or every law that can be broken is."""
-        least = max(MIN_CASES, len(list(sweep(self.capabilities, random.Random(self.seed)))))
-        for case in generate(self.capabilities, self.seed):
+        """Cases until the time is up or every law that can be broken is; a call that does not return ends the run."""
+        seed = self.options.seed
+        least = max(MIN_CASES, len(list(sweep(self.capabilities, random.Random(seed)))))
+        for case in generate(self.capabilities, seed):
             if self.wants_overflow and self.launches and self.overflow is None:
-                self.overflow = check_overflow(self.kernels, self.capabilities)
+                self.tell("addresses")
+                self.overflow = check_overflow(self.kernels, self.capabilities, self.options.call_seconds)
             broken = any(tally.case for tally in self.tallies.values())
-            if time.monotonic() > self.deadline and (broken or self.cases >= least):
+            if time.monotonic() - self.start > self.options.budget_seconds and (broken or self.cases >= least):
                 return
             if all(tally.case for tally in self.tallies.values()) and (self.overflow is not None or not self.wants_overflow):
                 return
+            self.tell("cases")
             self.judge(case)
+            if self.stopped:
+                return
+
+    def tell(self, phase: Literal["cases", "addresses", "shrinking"]) -> None:
+        """Report progress."""
+        if self.options.on_progress is not None:
+            exercised = {name: tally.exercised for name, tally in self.tallies.items()}
+            seconds = time.monotonic() - self.start
+            self.options.on_progress(Progress(self.cases, self.launches, seconds, self.options.budget_seconds, exercised, phase))
 
     def judge(self, case: Case) -> None:
         """All laws that are not broken yet, on one case."""
-        judgement = Judgement(self.kernels, self.capabilities, case)
+        judgement = Judgement(self.kernels, self.capabilities, case, self.options.call_seconds)
         self.cases += 1
         self.launches += judgement.base.launch_count
-        for law in self.laws:
+        laws = [law for law in self.laws if self.tallies[law.name].case is None and law.applies(judgement)]
+        if judgement.base.stopped:
+            # Every other law would call again, and wait again.
+            self.stopped = f"{judgement.base.failure}, in {case}"
+            laws = [law for law in laws if law.name in ANSWERS]
+        for law in laws:
             tally = self.tallies[law.name]
-            if tally.case is None and law.applies(judgement) and (judgement.base.launch_count or not law.needs_machine):
+            if judgement.base.launch_count or not law.needs_machine:
                 tally.exercised += 1
                 reason = law.judge(judgement)
                 if reason is not None:
@@ -94,6 +136,7 @@ class _Check:
 
     def shrink(self, law: Law, case: Case, reason: str) -> tuple[Case, str]:
         """Take what can be taken away while the law stays broken."""
+        self.tell("shrinking")
         stop = time.monotonic() + self.options.shrink_seconds
         progress = True
         while progress:
@@ -109,7 +152,7 @@ class _Check:
 
     def _judge_one(self, law: Law, case: Case) -> str | None:
         try:
-            judgement = Judgement(self.kernels, self.capabilities, case)
+            judgement = Judgement(self.kernels, self.capabilities, case, STOPPED_SECONDS if self.stopped else self.options.call_seconds)
             return law.judge(judgement) if law.applies(judgement) else None
         except MachineError:
             return None
@@ -155,8 +198,14 @@ def check_kernels(
     *,
     laws: Collection[str] | None = None,
     shrink_seconds: float = SHRINK_SECONDS,
+    call_seconds: float = CALL_SECONDS,
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> KernelReport:
-    """Judge an adapter by all laws, or by those named. Raises nothing that the adapter does: a faulty target is an `error`."""
+    """Judge an adapter by all laws, or by those named. Raises nothing that the adapter does: a faulty target is an `error`.
+
+    A call may take `call_seconds` of CPU time; one that does not return breaks the law that says what it should have answered.
+    `on_progress` is called before each case and each phase.
+    """
     unknown = set(laws or ()) - set(SENTENCES)
     if unknown:
         raise ValueError(f"there is no kernel law called {sorted(unknown)}; the laws are {sorted(SENTENCES)}")
@@ -165,13 +214,11 @@ def check_kernels(
     try:
         capabilities = kernels.capabilities()
         validate(capabilities)
-    except (NotImplementedError, ValueError, TypeError) as error:
+    except (NotImplementedError, ValueError, TypeError, MissingEngineError) as error:
         return KernelReport(name, (), 0, 0, time.monotonic() - start, seed, str(error))
-    check, problem, threads = (
-        _Check(kernels, capabilities, Options(budget_seconds, seed, None if laws is None else frozenset(laws), shrink_seconds)),
-        "",
-        torch.get_num_threads(),
-    )
+    only = None if laws is None else frozenset(laws)
+    check = _Check(kernels, capabilities, Options(budget_seconds, seed, only, shrink_seconds, call_seconds, on_progress))
+    problem, threads = "", torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         check.run()
@@ -179,6 +226,8 @@ def check_kernels(
         problem = str(error)
     finally:
         torch.set_num_threads(threads)
+    if check.stopped and not any(tally.case for tally in check.tallies.values()):
+        problem = problem or check.stopped
     results = list(check.results())
     unclaimed = sorted(set(capabilities.features) - FEATURES)
     results += [LawResult(f"feature {feature}", "not-exercised", reason="the suite has no cases for it") for feature in unclaimed]

@@ -21,12 +21,13 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-import msgspec
-
 if TYPE_CHECKING:
     import torch
 
-FEATURES = frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8", "narrow-accumulation"})
+ALLOWANCES = ("narrow-accumulation", "contiguous-pools")
+"""Features that ask for less: scores and sums in the input type, and pools whose keys and values are contiguous tensors of their own."""
+
+FEATURES = frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8", *ALLOWANCES})
 """Features that the suite has cases for. Others may be claimed and are reported as not exercised."""
 
 LAYOUTS = ("NHD", "HND")
@@ -78,15 +79,17 @@ class KVPool:
         return tensor if self.layout == "NHD" else tensor.transpose(1, 2)
 
 
-class KernelCapabilities(msgspec.Struct, frozen=True):
+@dataclasses.dataclass(frozen=True)
+class KernelCapabilities:
     """What the kernels claim; the suite asks for nothing else.
 
     `dtypes`: torch names of the type of query, key and value, which the pool has too unless it is quantised (`fp8`: float8_e4m3fn, `int8`).
     `head_sizes` in elements, `gqa_ratios` query heads for each key head, `block_sizes` in tokens. `features`: see `FEATURES`.
-    `batch_invariant` claims bit-equal rows whatever shares the batch; `narrow-accumulation` among the features says that scores and sums
-    may be kept in the input type, which widens the bound for float16 and bfloat16. `max_pool_bytes`: the largest key (or value) pool that
-    addresses must be right for. `mla_sizes`: elements of latent and rotary part, for the feature `mla`; without `decode` and `prefill`
-    beside it, MLA pools are all that the kernels are given.
+    `batch_invariant` claims bit-equal rows whatever shares the batch. Two features ask for less: `narrow-accumulation` says that scores and
+    sums may be kept in the input type, which widens the bound for float16 and bfloat16, `contiguous-pools` that keys and values of a pool
+    are contiguous tensors of their own. `max_pool_bytes`: the largest key (or value) pool that addresses must be right for. `mla_sizes`:
+    elements of latent and rotary part, for the feature `mla`; without `decode` and `prefill` beside it, MLA pools are all that the kernels
+    are given.
     """
 
     dtypes: Sequence[str] = ("float32",)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal, TypeAlias
-
-import msgspec
 
 Verdict: TypeAlias = Literal["held", "broken", "not-exercised", "not-applicable"]
 
 
-class LawResult(msgspec.Struct, frozen=True):
+@dataclasses.dataclass(frozen=True)
+class LawResult:
     """One law: its verdict, how many cases judged it, and why the verdict is what it is.
 
     For a broken law `reason` says what was seen and `case` is the smallest case that shows it, as the expression that builds it.
@@ -24,7 +24,8 @@ class LawResult(msgspec.Struct, frozen=True):
     shrunk_from: str = ""
 
 
-class KernelReport(msgspec.Struct, frozen=True):
+@dataclasses.dataclass(frozen=True)
+class KernelReport:
     """The result of `check_kernels`. `error` is set where the target, not a law, is at fault: an unsupported operation, a method that is
     missing.
     """

@@ -26,6 +26,9 @@ BUILT_IN: Final[dict[str, str]] = {
     "production-sync": "kvproof.impl.production.adapter:SynchronousAdapter",
     "kernels": "kvproof.kernels.plain.triton_kernels:PlainTriton",
     "kernels-torch": "kvproof.kernels.plain.torch_kernels:PlainTorch",
+    "kernels-vllm": "kvproof.kernels.foreign.vllm:VllmUnified",
+    "kernels-vllm-decode": "kvproof.kernels.foreign.vllm:VllmDecode",
+    "kernels-sglang": "kvproof.kernels.foreign.sglang:Sglang",
 }
 """The targets that kvproof brings along, and where they are."""
 
@@ -35,6 +38,9 @@ BUILT_IN_WORDS: Final[dict[str, str]] = {
     "production-sync": "the built-in production cache without device steps",
     "kernels": "the built-in Triton kernels",
     "kernels-torch": "the built-in kernels in plain torch",
+    "kernels-vllm": "vLLM's reshape-and-cache and unified attention",
+    "kernels-vllm-decode": "vLLM's reshape-and-cache and decode attention",
+    "kernels-sglang": "SGLang's reshape-and-cache, decode and extend attention",
 }
 """What each of them is, in a few words."""
 

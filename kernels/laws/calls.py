@@ -14,6 +14,8 @@ import torch
 from kvproof.kernels.contract import PagedKernels
 from kvproof.kernels.laws.scenes import Scene, watch, watch_copies
 from kvproof.kernels.machine import Machine, MachineError, Violation
+from kvproof.kernels.machine.errors import EndlessLoopError
+from kvproof.kernels.machine.limits import CALL_SECONDS, CallStopped, call_limit
 from kvproof.kernels.machine.lower import Lowered
 
 _TF32_DOT = re.compile(r"tt\.dot .*inputPrecision = tf32.* : tensor<[\dx]*f32> \*")
@@ -32,7 +34,7 @@ class Launch:
 
 @dataclasses.dataclass
 class Call:
-    """What a call did. `output` is None for store and copy; `error` is what the adapter raised."""
+    """What a call did. `output` is None for store and copy; `error` is what the adapter raised; `stopped` says that it ran too long."""
 
     scene: Scene
     output: torch.Tensor | None = None
@@ -41,6 +43,13 @@ class Call:
     launch_count: int = 0
     tf32: bool = False
     error: str = ""
+    stopped: bool = False
+
+    @property
+    def failure(self) -> str | None:
+        """Why there is no result, in words; None where there is one."""
+        how = "did not return:" if self.stopped else "raised"
+        return f"{self.scene.case.operation} {how} {self.error}" if self.error else None
 
 
 @contextlib.contextmanager
@@ -61,8 +70,10 @@ def poisoned() -> Iterator[None]:
         switch.fill_uninitialized_memory = fill
 
 
-def call(kernels: type[PagedKernels], scene: Scene, *, watched: bool = True, record: bool = False) -> Call:
-    """Run the scene's operation. MachineError passes through: it says that the machine, not the kernel, is at its end."""
+def call(kernels: type[PagedKernels], scene: Scene, *, watched: bool = True, record: bool = False, seconds: float = CALL_SECONDS) -> Call:
+    """Run the scene's operation, for at most `seconds`. MachineError passes through: it says that the machine, not the kernel, is at its
+    end.
+    """
     result = Call(scene)
     machine = Machine()
 
@@ -78,7 +89,10 @@ def call(kernels: type[PagedKernels], scene: Scene, *, watched: bool = True, rec
         watch(scene, machine.memory)
     with machine.installed(), poisoned(), torch.no_grad():
         try:
-            result.output = _invoke(kernels(), scene)
+            with call_limit(seconds):
+                result.output = _invoke(kernels(), scene)
+        except (CallStopped, EndlessLoopError) as stopped:
+            result.stopped, result.error = True, str(stopped)
         except MachineError:
             raise
         except Exception as error:  # noqa: BLE001 - anything an adapter raises is an outcome to judge

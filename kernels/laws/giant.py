@@ -18,6 +18,7 @@ from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
 from kvproof.kernels.laws.calls import Call, Launch, call
 from kvproof.kernels.laws.cases import Case, families
 from kvproof.kernels.laws.scenes import Scene, build
+from kvproof.kernels.machine.limits import CALL_SECONDS
 from kvproof.kernels.machine.memory import sparse_tensor
 
 HEADROOM_BYTES = 4 << 30
@@ -43,6 +44,8 @@ def giant_cases(capabilities: KernelCapabilities) -> Iterator[Case]:
     for family in families(capabilities):
         head, rope = min(family.sizes)
         for quantisation, layout, kind in itertools.product(family.quantisations, capabilities.layouts, family.kinds):
+            if quantisation == "int8" and layout == "HND" and "NHD" in capabilities.layouts:
+                continue  # see `allowed`
             case = Case("attend", dtype, quantisation, layout, size, head, 1, ratio, lens, rope=rope, spare=0, garbage="zero", tail="zero")
             if kind == "prefill":
                 yield dataclasses.replace(case, query_lens=lens)
@@ -92,13 +95,20 @@ def _spread(tensor: torch.Tensor, at: torch.Tensor, blocks: int) -> torch.Tensor
 
 @dataclasses.dataclass(frozen=True)
 class GiantRun:
-    """A call on the giant pool: what failed, if anything, and the launches that were made."""
+    """A call on the giant pool: what failed, if anything, the launches that were made, and why it was stopped if it did not return."""
 
     failure: GiantFailure | None
     launches: tuple[Launch, ...] = ()
+    stopped: str = ""
 
 
-def run_giant(kernels: type[PagedKernels], capabilities: KernelCapabilities, case: Case, blocks: Sequence[int] = ()) -> GiantRun:
+def run_giant(
+    kernels: type[PagedKernels],
+    capabilities: KernelCapabilities,
+    case: Case,
+    blocks: Sequence[int] = (),
+    call_seconds: float = CALL_SECONDS,
+) -> GiantRun:
     """Run one case on the giant pool, with the given blocks among those used. MemoryError where the system has no such address space."""
     small = build(case)
     itemsize, count = small.pool.key.element_size(), small.pool.blocks
@@ -109,8 +119,16 @@ def run_giant(kernels: type[PagedKernels], capabilities: KernelCapabilities, cas
         return GiantRun(None)
     giant = move(small, ids, total)
     with _headroom(case):
-        found = call(kernels, giant, watched=False, record=True)
-    reason = _judge(small, giant, found, narrow="narrow-accumulation" in capabilities.features)
+        found = call(kernels, giant, watched=False, record=True, seconds=call_seconds)
+    if found.stopped:
+        return GiantRun(None, tuple(found.launches), found.failure or "")
+    narrow = "narrow-accumulation" in capabilities.features
+    reason = _judge(small, giant, found, narrow=narrow)
+    if reason:
+        same = build(case)
+        again = call(kernels, same, watched=False, seconds=call_seconds)
+        if _judge(small, same, again, narrow=narrow):
+            reason = None  # it fails in a small pool as well: other laws say so, and no address has to do with it
     where = f"{case} in a pool of {total} blocks, {capabilities.max_pool_bytes} bytes, at blocks {ids}"
     return GiantRun(GiantFailure(reason, where) if reason else None, tuple(found.launches))
 
@@ -118,7 +136,7 @@ def run_giant(kernels: type[PagedKernels], capabilities: KernelCapabilities, cas
 def _judge(small: Scene, giant: Scene, found: Call, *, narrow: bool) -> str | None:
     case = small.case
     if found.error:
-        return f"{case.operation} raised {found.error}"
+        return found.failure
     if found.violations:
         return str(found.violations[0])
     if case.operation == "attend":

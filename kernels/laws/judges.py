@@ -13,6 +13,7 @@ from kvproof.kernels.laws.calls import Call, call
 from kvproof.kernels.laws.cases import Case
 from kvproof.kernels.laws.scenes import FP8_SCALE, Scene, build
 from kvproof.kernels.machine import Violation
+from kvproof.kernels.machine.limits import CALL_SECONDS
 
 SENTENCES = {
     "paged-equals-contiguous": "Attention over the paged pool equals attention over the contiguous sequence in float64, "
@@ -33,8 +34,10 @@ SENTENCES = {
 class Judgement:
     """The calls of one case, made when a law asks for them."""
 
-    def __init__(self, kernels: type[PagedKernels], capabilities: KernelCapabilities, case: Case) -> None:
-        self.kernels, self.capabilities, self.case = kernels, capabilities, case
+    def __init__(
+        self, kernels: type[PagedKernels], capabilities: KernelCapabilities, case: Case, call_seconds: float = CALL_SECONDS
+    ) -> None:
+        self.kernels, self.capabilities, self.case, self.call_seconds = kernels, capabilities, case, call_seconds
         self.before = build(case)
         self.scene = build(case)
         self._base: Call | None = None
@@ -43,12 +46,16 @@ class Judgement:
     def base(self) -> Call:
         """The watched call of the case as it is."""
         if self._base is None:
-            self._base = call(self.kernels, self.scene)
+            self._base = self.call(self.scene)
         return self._base
 
     def again(self, *, garbage: str | None = None, rename: int = 0, only: int | None = None) -> Call:
         """The same case with something changed that may not matter."""
-        return call(self.kernels, build(self.case, garbage=garbage, rename=rename, only=only), watched=False)
+        return self.call(build(self.case, garbage=garbage, rename=rename, only=only), watched=False)
+
+    def call(self, scene: Scene, *, watched: bool = True) -> Call:
+        """The kernels on a scene, within the time that a call has."""
+        return call(self.kernels, scene, watched=watched, seconds=self.call_seconds)
 
 
 Judge = Callable[[Judgement], str | None]
@@ -79,15 +86,11 @@ def _first(bad: torch.Tensor) -> tuple[int, ...]:
     return tuple(int(part) for part in bad.nonzero()[0])
 
 
-def _failed(found: Call) -> str | None:
-    return f"{found.scene.case.operation} raised {found.error}" if found.error else None
-
-
 def paged_equals_contiguous(judgement: Judgement) -> str | None:
     """Attention against the reference; a store of an unquantised pool must keep every bit."""
     found = judgement.base
     if found.error:
-        return _failed(found)
+        return found.failure
     if judgement.case.operation == "store":
         return _stored_exactly(judgement)
     scene = judgement.before
@@ -248,7 +251,7 @@ def padding_inert(judgement: Judgement) -> str | None:
         return _padding_writes_nothing(judgement)
     found = judgement.base
     if found.error or found.output is None:
-        return _failed(found)
+        return found.failure
     for row, length in enumerate(judgement.case.lens):
         if length == 0 and not (found.output[row] == 0).all():
             at = _first(~(found.output[row] == 0))
@@ -259,9 +262,9 @@ def padding_inert(judgement: Judgement) -> str | None:
 def _padding_writes_nothing(judgement: Judgement) -> str | None:
     empty = dataclasses.replace(judgement.case, lens=(0,) * len(judgement.case.lens))
     before, scene = build(empty), build(empty)
-    found = call(judgement.kernels, scene)
+    found = judgement.call(scene)
     if found.error:
-        return _failed(found)
+        return found.failure
     seen = _violation(found.violations, {"ungranted-write", "out-of-bounds"})
     return f"a store of padding alone: {seen}" if seen else _changed_elsewhere(before, scene)
 
@@ -269,7 +272,7 @@ def _padding_writes_nothing(judgement: Judgement) -> str | None:
 def copy_is_complete(judgement: Judgement) -> str | None:
     """Bit by bit, destination against what the source was; and nothing else changed."""
     if judgement.base.error:
-        return _failed(judgement.base)
+        return judgement.base.failure
     for (name, old), (_, new) in zip(_tensors(judgement.before.pool), _tensors(judgement.scene.pool), strict=True):
         for source, target in judgement.scene.pairs.tolist():
             different = _bits(old[source]) != _bits(new[target])
@@ -282,7 +285,7 @@ def quantised_within_bound(judgement: Judgement) -> str | None:
     """fp8: half an ulp of e4m3 after the scale, saturated. int8: half a step of the row's largest magnitude / 127."""
     scene = judgement.scene
     if judgement.base.error:
-        return _failed(judgement.base)
+        return judgement.base.failure
     for is_key, name, source in ((True, "key", scene.key), (False, "value", scene.value)):
         stored = reference.dequantised(scene.pool, key=is_key)
         for row, slot in enumerate(scene.slots.tolist()):

@@ -11,6 +11,7 @@ from kvproof.kernels.contract import KernelCapabilities, PagedKernels
 from kvproof.kernels.laws.cases import Case
 from kvproof.kernels.laws.giant import giant_cases, run_giant
 from kvproof.kernels.machine.launch import flatten
+from kvproof.kernels.machine.limits import CALL_SECONDS
 from kvproof.kernels.report import LawResult
 
 if TYPE_CHECKING:
@@ -30,15 +31,18 @@ class _State:
     unreplayed: str = ""
 
 
-def check_overflow(kernels: type[PagedKernels], capabilities: KernelCapabilities) -> LawResult:
+def check_overflow(kernels: type[PagedKernels], capabilities: KernelCapabilities, call_seconds: float = CALL_SECONDS) -> LawResult:
     """Judge the law on every operation, layout and quantisation that is claimed."""
     state, deadline = _State(), time.monotonic() + PROOF_SECONDS
     has_solver = importlib.util.find_spec("z3") is not None
     for case in giant_cases(capabilities):
         try:
-            run = run_giant(kernels, capabilities, case)
+            run = run_giant(kernels, capabilities, case, call_seconds=call_seconds)
         except MemoryError as error:
             return LawResult(LAW, "not-exercised", state.exercised, str(error))
+        if run.stopped:
+            # An address that is not computed has not wrapped, and every further call may take as long.
+            return LawResult(LAW, "not-exercised", state.exercised, run.stopped)
         state.exercised += 1
         found = _prove(run.launches, deadline) if has_solver else []
         if run.failure is not None:

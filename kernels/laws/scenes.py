@@ -11,13 +11,16 @@ import torch
 
 from kvproof.kernels.contract import KVPool
 from kvproof.kernels.laws.cases import Case
-from kvproof.kernels.machine.memory import Memory, Watch
+from kvproof.kernels.machine.memory import Memory, Storage, Watch
 
 GARBAGE = {"zero": 0.0, "nan": float("nan"), "inf": float("inf"), "huge": 3e4}
 """`huge` still fits half precision, so that it stays a number in every type."""
 
 FP8_SCALE = 0.25
 """A power of two: the scale itself adds no rounding, so the scheme's own bound is all that counts."""
+
+TELLING_ENTRIES = 4
+"""A shorter list of blocks may equal a list of anything by chance, and so may one that counts from 0."""
 
 SINK_SPREAD = 3.0
 """Sinks beside scores of about one: some heads give them nearly all weight, some nearly none."""
@@ -51,6 +54,22 @@ class Scene:
         case = self.case
         options = {"query_lens": self.query_lens, "window": case.window, "sinks": self.sinks, "soft_cap": case.soft_cap}
         return {"scale": self.scale} | {name: value for name, value in options.items() if value is not None}
+
+    @functools.cached_property
+    def lists(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What a list for the whole batch may hold: the blocks of all sequences, their slots, the slots before this call's queries. Each with
+        the sequence of every entry.
+        """
+        if self.case.operation != "attend":
+            return []
+        size, lens = self.case.block_size, self.seq_lens.long()
+        before = lens - (torch.ones_like(lens) if self.query_lens is None else self.query_lens)
+        slots = [
+            table[(at := torch.arange(count)) // size].long() * size + at % size for table, count in zip(self.tables, lens, strict=True)
+        ]
+        blocks = [table[: -(-count // size)].long() for table, count in zip(self.tables, lens.tolist(), strict=True)]
+        prefixes = [part[: max(0, count)] for part, count in zip(slots, before.tolist(), strict=True)]
+        return [(torch.cat(parts), _sequence_numbers(parts)) for parts in (slots, blocks, prefixes)]
 
     @property
     def granted(self) -> list[int]:
@@ -202,7 +221,13 @@ def _tokens(case: Case, seq: int) -> tuple[torch.Tensor, torch.Tensor]:
     """
     count = -(-case.lens[seq] // 256) * 256
     rows = _token_rows(case.seed * 1000003 + seq, (count, 2, case.kv_heads, case.key_size), case.dtype)
-    return (rows[:, 1], rows[:, 1, :, : case.head_size]) if case.rope else (rows[:, 0], rows[:, 1])
+    if case.rope:
+        return rows[:, 1], rows[:, 1, :, : case.head_size]
+    if case.cancelling:
+        half, rows = case.lens[seq] // 2, rows.clone()
+        rows[half : 2 * half, 0] = rows[:half, 0]
+        rows[half : 2 * half, 1] = -rows[:half, 1]
+    return rows[:, 0], rows[:, 1]
 
 
 @functools.lru_cache(maxsize=64)
@@ -296,27 +321,46 @@ def watch(scene: Scene, memory: Memory) -> None:
         else:
             pool.slot_view(target).copy_(numbers.expand(pool.slot_view(tensor).shape))
     if case.operation == "attend":
-        rows = torch.arange(len(scene.tables), dtype=torch.int32).repeat_interleave(scene.tables.shape[1])
-        memory.adopt(scene.tables, "block_tables").watch = Watch(4, row_of=rows.numpy())
+        _watch_rows(memory.adopt(scene.tables, "block_tables"), scene.tables, _row_numbers(scene.tables))
 
 
 def watch_copies(scene: Scene, memory: Memory, arguments: Iterable[object]) -> None:
-    """Adapters may hand a converted copy of the block table to their kernels: what has its shape and its values is one."""
+    """Adapters may hand their kernels another form of the block table: converted, wider, or as one list of blocks or slots for the batch.
+    An integer tensor with the values of one is taken for it.
+    """
     for tensor in arguments:
-        if (
-            not isinstance(tensor, torch.Tensor)
-            or tensor.shape != scene.tables.shape
-            or tensor.dtype.is_floating_point
-            or not tensor.is_contiguous()
-        ):
-            continue
-        held = memory.adopt(tensor)
-        if held.watch is None and torch.equal(tensor.long(), scene.tables.long()):
-            rows = torch.arange(len(scene.tables), dtype=torch.int32).repeat_interleave(scene.tables.shape[1])
-            first = tensor.storage_offset()
-            row_of = torch.full((held.data.size // tensor.element_size(),), -1, dtype=torch.int32)
-            row_of[first : first + len(rows)] = rows
-            held.watch = Watch(tensor.element_size(), row_of=row_of.numpy())
+        if isinstance(tensor, torch.Tensor) and tensor.dtype in (torch.int32, torch.int64) and tensor.numel():
+            held = memory.adopt(tensor)
+            rows = _rows_of(scene, tensor) if held.watch is None else None
+            if rows is not None:
+                _watch_rows(held, tensor, rows)
+
+
+def _rows_of(scene: Scene, tensor: torch.Tensor) -> torch.Tensor | None:
+    """For each element the sequence whose table entry it is, -1 for none; None where the tensor is no form of the table."""
+    tables = scene.tables
+    if tensor.dim() == 2 and len(tensor) == len(tables) and tensor.shape[1] >= tables.shape[1]:
+        return _row_numbers(tensor) if torch.equal(tensor[:, : tables.shape[1]].long(), tables.long()) else None
+    if tensor.dim() == 1:
+        for values, rows in scene.lists:
+            telling = len(values) >= TELLING_ENTRIES and not torch.equal(values, torch.arange(len(values)))
+            if telling and len(tensor) >= len(values) and torch.equal(tensor[: len(values)].long(), values):
+                return torch.nn.functional.pad(rows, (0, len(tensor) - len(values)), value=-1)
+    return None
+
+
+def _sequence_numbers(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part) for part in parts]))
+
+
+def _row_numbers(table: torch.Tensor) -> torch.Tensor:
+    return torch.arange(len(table)).unsqueeze(1).expand(table.shape)
+
+
+def _watch_rows(held: Storage, tensor: torch.Tensor, rows: torch.Tensor) -> None:
+    row_of = torch.full((held.data.size // tensor.element_size(),), -1, dtype=torch.int32)
+    row_of.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(rows)
+    held.watch = Watch(tensor.element_size(), row_of=row_of.numpy())
 
 
 def _owner(scene: Scene, slot: int) -> str:

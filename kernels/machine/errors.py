@@ -19,4 +19,8 @@ class UnsupportedOperationError(MachineError):
 
 
 class RunawayError(MachineError):
-    """A loop ran past the limit: most likely it waits for another program, which never runs beside it here."""
+    """A loop waits for another program, which never runs beside it here."""
+
+
+class EndlessLoopError(MachineError):
+    """A loop that waits for nobody makes more trips than any can be meant to."""

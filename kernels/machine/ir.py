@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator
 
 FLOATS = {"f64": 64, "f32": 32, "f16": 16, "bf16": 16, "f8E4M3FN": 8, "f8E5M2": 8, "f8E4M3B11FNUZ": 8, "f8E4M3FNUZ": 8, "f8E5M2FNUZ": 8}
 """Width in bits of each floating type, by its MLIR name."""
@@ -112,6 +113,28 @@ class Region:
     def body(self) -> Block:
         """The only block of a structured region."""
         return self.blocks[0]
+
+    def operations(self) -> Iterator[Op]:
+        """All operations, those of inner regions too."""
+        for block in self.blocks:
+            for op in block.ops:
+                yield op
+                for region in op.regions:
+                    yield from region.operations()
+
+    def ordered(self) -> Region:
+        """The same blocks, each after all that jump to it, where that can be: the compiler may print a shared `return` before its jumps."""
+        by_name, seen, order = {block.name: block for block in self.blocks}, set[str](), list[Block]()
+
+        def visit(block: Block) -> None:
+            seen.add(block.name)
+            for label, _ in reversed(block.ops[-1].successors if block.ops else ()):
+                if label not in seen:
+                    visit(by_name[label])
+            order.append(block)
+
+        visit(self.blocks[0])
+        return Region(order[::-1])
 
 
 @dataclasses.dataclass

@@ -16,7 +16,7 @@ from triton.runtime.jit import JITFunction
 
 from kvproof.kernels.machine import ops_arith, ops_extern, ops_flow, ops_memory, ops_reduce, ops_shape
 from kvproof.kernels.machine.build import CompiledFunction, Frame, compile_program
-from kvproof.kernels.machine.errors import MachineError, RunawayError
+from kvproof.kernels.machine.errors import EndlessLoopError, MachineError
 from kvproof.kernels.machine.ir import Function, Op, element_bytes
 from kvproof.kernels.machine.lower import lower
 from kvproof.kernels.machine.memory import Memory
@@ -58,7 +58,7 @@ class Run:
     def check_trips(self, trips: int, limit: int, op: Op) -> None:
         """Refuse a loop that cannot be meant."""
         if trips > limit:
-            raise RunawayError(f"a loop of {self.kernel_name!r} at {op.location} asks for {trips} trips, more than {limit}")
+            raise EndlessLoopError(f"a loop of {self.kernel_name!r} at {op.location} asks for {trips} trips, more than {limit}")
 
     def assertion(self, op: Op, message: str, holds: Array, frame: Frame) -> None:
         """Record a device assertion that failed."""

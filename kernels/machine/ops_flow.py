@@ -24,8 +24,9 @@ from kvproof.kernels.machine.build import (
     run_block,
     step,
 )
-from kvproof.kernels.machine.errors import MachineError, RunawayError
+from kvproof.kernels.machine.errors import EndlessLoopError, MachineError, RunawayError
 from kvproof.kernels.machine.ir import Op
+from kvproof.kernels.machine.limits import CallStopped
 from kvproof.kernels.machine.numerics import Array, container
 from kvproof.kernels.machine.values import Value, dense, merge, take
 
@@ -190,14 +191,14 @@ def _while(op: Op, builder: Builder) -> Step:
     after = builder.region(op.regions[1])
     _join_roots(builder, op, op.results, [passed])
     free = tuple(sorted({*before.free, *after.free}))
+    waits = any(inner.name.startswith("tt.atomic") for region in op.regions for inner in region.operations())
 
-    def run(env: Env, frame: Frame) -> None:
+    def loop(env: Env, frame: Frame) -> None:
         values: list[Value] = [env[value] for value in op.operands]
         alive, leavers, inner, current = np.arange(len(frame.ids)), _Leavers(), env, frame
         for trip in range(MAX_ITERATIONS + 1):
             if trip == MAX_ITERATIONS:
-                where = f"a while loop of {frame.run.kernel_name!r} at {op.location}"
-                raise RunawayError(f"{where} made {MAX_ITERATIONS} trips; does it wait for another program?")
+                raise (RunawayError if waits else EndlessLoopError)(f"{_place(op, frame)} made {MAX_ITERATIONS} trips")
             _bind(before.block, inner, values)
             run_block(before.block, inner, current)
             go, values = dense(inner[before.yields[0]]), [inner[value] for value in passed]
@@ -214,6 +215,27 @@ def _while(op: Op, builder: Builder) -> Step:
             values = [inner[value] for value in after.yields]
         for out, value in zip(op.results, leavers.results(len(frame.ids), len(op.results)), strict=True):
             env[out] = value
+
+    return _located(loop, op, waits=waits)
+
+
+def _place(op: Op, frame: Frame) -> str:
+    return f"a while loop of {frame.run.kernel_name!r} at {op.location}"
+
+
+def _located(loop: Step, op: Op, *, waits: bool) -> Step:
+    """The loop; one that is stopped by the time limit says where it is, or that it `waits` for another program."""
+
+    def run(env: Env, frame: Frame) -> None:
+        try:
+            loop(env, frame)
+        except CallStopped as stopped:
+            if waits:
+                raise RunawayError(
+                    f"{_place(op, frame)} does not end; it waits for another program, which never runs beside it"
+                ) from stopped
+            stopped.place = stopped.place or _place(op, frame)
+            raise
 
     return run
 
@@ -246,7 +268,7 @@ def _call(op: Op, builder: Builder) -> Step:
 
 
 def run_function(compiled: CompiledFunction, arguments: list[Value], frame: Frame) -> list[Value]:
-    """Run all blocks of a function on the programs of a frame. Blocks come in order and jumps only go forward, as `return` makes them."""
+    """Run all blocks of a function on the programs of a frame. Each block comes after those that jump to it, since `return` makes no loops."""
     count = len(frame.ids)
     everyone = np.arange(count)
     names = list(compiled.blocks)
@@ -269,7 +291,7 @@ def run_function(compiled: CompiledFunction, arguments: list[Value], frame: Fram
             defined.update({result: (here, env[result]) for op in block.ops for result in op.results})
             defined.update({argument: (here, env[argument]) for argument in block.arguments})
         _depart(block, env, here, arriving, returned)
-    if any(label not in compiled.blocks or names.index(label) >= 0 for label in arriving):
+    if arriving:
         raise MachineError(f"{compiled.function.name!r} jumps backward between blocks, which the machine does not follow")
     width = len(compiled.function.result_types)
     if len(returned) == 1:

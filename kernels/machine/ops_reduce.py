@@ -166,7 +166,9 @@ def _scan_in_order(parts: list[Array], axis: int, combine: Any, env: Env, frame:
 
 @pure("tt.dot")
 def _dot(op: Op, builder: Builder) -> PureFunction:
-    """Products of narrow floats are exact in float32 and sums are float32, as in tensor cores; integers are summed exactly and wrap."""
+    """Sums are float64 and rounded to the result's type, so that a row's bits do not depend on its place in the tile or on what lies beside
+    it: float32 sums of a BLAS differ in two elements of five when rows are permuted, those of a tensor core do not. Integers wrap.
+    """
     left, right, result = (builder.type(value) for value in (op.operands[0], op.operands[1], op.results[0]))
     if result.elem.startswith("i"):
         kind = container(result.elem)
@@ -181,7 +183,7 @@ def _dot(op: Op, builder: Builder) -> PureFunction:
         a, b = full(a, left.shape), full(b, right.shape)
         if is_tf32:
             a, b = truncate_to_tf32(a), truncate_to_tf32(b)
-        total = np.matmul(a, b, dtype=kind) + c
+        total = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(kind) + c
         return narrow(total) if narrow is not None else total
 
     return dot

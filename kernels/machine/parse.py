@@ -114,7 +114,7 @@ class _FunctionParser:
             found[2].strip('"'),
             names,
             values,
-            region,
+            region.ordered(),
             self._types,
             _types(results[1]) if results else (),
             self._reader.locations.resolve(where),

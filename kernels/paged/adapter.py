@@ -34,9 +34,12 @@ LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 
 
 class PagedTriton(PagedKernels):
-    """`split_tokens`: tokens of one split of a decode, rounded up to whole tiles. A fixed number keeps every row's bits independent of the batch."""
+    """Sizes can be replaced in a subclass: the functions are those of `sizes`, and `split_tokens` is the tokens of one split of a decode, rounded up to whole tiles. A fixed number keeps every row's bits independent of the batch."""
 
     split_tokens = SPLIT_TOKENS
+    decode_tiles = staticmethod(decode_tiles)
+    prefill_tiles = staticmethod(prefill_tiles)
+    mla_tiles = staticmethod(mla_tiles)
 
     def __init__(self, target: Target | None = None) -> None:
         """`target`: compile for this kind of device, whatever the tensors lie on; None for the kind that they do lie on."""
@@ -113,7 +116,7 @@ class PagedTriton(PagedKernels):
     def prefill_plan(self, pool: KVPool, query: torch.Tensor, query_lens: torch.Tensor) -> PrefillPlan:
         """Which tile of a prefill is whose; it depends on the query lengths, not on the layer."""
         ratio = query.shape[1] // pool.kv_heads
-        tiles = prefill_tiles(self._target_of(query), ratio, pool.head_size, query.dtype)
+        tiles = self.prefill_tiles(self._target_of(query), ratio, pool.head_size, query.dtype)
         return plan_prefill(query_lens, query.shape[0], tiles.rows // ratio)
 
     def copy_blocks(self, pool: KVPool, pairs: torch.Tensor) -> None:
@@ -171,7 +174,7 @@ class PagedTriton(PagedKernels):
         self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, sinks: torch.Tensor, out: torch.Tensor,
         scale: float, soft_cap: float, options: dict[str, Any],
     ) -> None:  # fmt: skip
-        tiles = decode_tiles(self._target_of(query), options["RATIO"], pool.head_size, query.dtype)
+        tiles = self.decode_tiles(self._target_of(query), options["RATIO"], pool.head_size, query.dtype)
         parts = self._parts(tables, pool.block_size, tiles, options["WINDOW"], out)
         key, value = self._stored(pool.key), self._stored(pool.value)
         decode_kernel[(pool.kv_heads, parts.splits, len(query))](
@@ -188,7 +191,7 @@ class PagedTriton(PagedKernels):
     ) -> None:
         seqs, heads, latent = out.shape
         rope = query.shape[2] - latent
-        tiles = mla_tiles(self._target_of(query), heads, query.dtype)
+        tiles = self.mla_tiles(self._target_of(query), heads, query.dtype)
         parts = self._parts(tables, pool.block_size, tiles, 0, out)
         mla_kernel[(triton.cdiv(heads, tiles.rows), parts.splits, seqs)](
             query, pool.key, out, parts.partial, parts.stats, tables, lens, heads, scale,
@@ -216,7 +219,7 @@ class PagedTriton(PagedKernels):
         self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, query_lens: torch.Tensor, plan: PrefillPlan,
         sinks: torch.Tensor, out: torch.Tensor, scale: float, soft_cap: float, options: dict[str, Any],
     ) -> None:  # fmt: skip
-        tiles = prefill_tiles(self._target_of(query), options["RATIO"], pool.head_size, query.dtype)
+        tiles = self.prefill_tiles(self._target_of(query), options["RATIO"], pool.head_size, query.dtype)
         key, value = self._stored(pool.key), self._stored(pool.value)
         prefill_kernel[(len(plan.tile_seq), pool.kv_heads)](
             query, key, value, _or(pool.key_scale, key), _or(pool.value_scale, value), sinks, out, tables, lens, query_lens,

@@ -47,7 +47,7 @@ class LowBitTorch:
         numbers, zero, scale = _levels(pool, key, 0)
         pool.key[block, rows] = _packed(numbers, pool.bits)
         pool.key_scale[block, offset // pool.group], pool.key_zero[block, offset // pool.group] = scale[0], zero[0]
-        numbers, zero, scale = _levels(pool, value.unflatten(-1, (-1, pool.channels)), -1)
+        numbers, zero, scale = _levels(pool, value.reshape(*value.shape[:-1], -1, pool.channels), -1)
         pool.value[block, rows] = _packed(numbers.flatten(-2), pool.bits)
         pool.value_scale[block, rows], pool.value_zero[block, rows] = scale.squeeze(-1), zero.squeeze(-1)
 
@@ -92,7 +92,8 @@ def sequence_rows(pool: LowBitPool, table: torch.Tensor, ring: int, length: int,
     scale, zero = (part[block, offset // pool.group].float() for part in (pool.key_scale, pool.key_zero))
     key = _unpacked(pool.key[block, offset], pool.bits) * scale + zero
     scale, zero = (part[block, offset].float().unsqueeze(-1) for part in (pool.value_scale, pool.value_zero))
-    value = (_unpacked(pool.value[block, offset], pool.bits).unflatten(-1, (-1, pool.channels)) * scale + zero).flatten(-2)
+    levels = _unpacked(pool.value[block, offset], pool.bits)
+    value = (levels.reshape(*levels.shape[:-1], -1, pool.channels) * scale + zero).flatten(-2)
     recent = torch.arange(quantised, max(length, quantised), device=table.device) % pool.ring
     return torch.cat([key, pool.ring_key[ring, recent].float()]), torch.cat([value, pool.ring_value[ring, recent].float()])
 
@@ -107,10 +108,13 @@ def _levels(pool: LowBitPool, x: torch.Tensor, axis: int) -> tuple[torch.Tensor,
 
 
 def _packed(numbers: torch.Tensor, bits: int) -> torch.Tensor:
-    parts = numbers.unflatten(-1, (-1, 8 // bits)) << (torch.arange(8 // bits, dtype=torch.uint8, device=numbers.device) * bits)
+    parts = numbers.reshape(*numbers.shape[:-1], -1, 8 // bits) << (
+        torch.arange(8 // bits, dtype=torch.uint8, device=numbers.device) * bits
+    )
     return parts.sum(-1).to(torch.uint8)
 
 
 def _unpacked(stored: torch.Tensor, bits: int) -> torch.Tensor:
     shifts = torch.arange(8 // bits, dtype=torch.uint8, device=stored.device) * bits
-    return ((stored.unsqueeze(-1) >> shifts) & (2**bits - 1)).flatten(-2).float()
+    numbers: torch.Tensor = (stored.unsqueeze(-1) >> shifts) & (2**bits - 1)
+    return numbers.flatten(-2).float()

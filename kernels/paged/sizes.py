@@ -16,11 +16,10 @@ each key head), and a batch of one at 8192 tokens still gives 64 programs with 8
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What of a device decides sizes: `backend` "cuda" or "hip", whether kernels may use the type e4m3, bytes of shared memory."""
+    """What of a device decides how kernels are launched: `backend` "cuda" or "hip", and whether kernels may use the type e4m3."""
 
     backend: str = "cuda"
     e4m3: bool = True
-    shared_bytes: int = 227 << 10
 
 
 @functools.cache
@@ -33,9 +32,8 @@ def target_of(device: torch.device) -> Target:
         return Target()
     properties = torch.cuda.get_device_properties(device)
     if torch.version.hip:
-        newest = str(properties.gcnArchName).startswith("gfx95")
-        return Target("hip", newest, (160 if newest else 64) << 10)
-    return Target("cuda", (properties.major, properties.minor) >= (8, 9), int(properties.shared_memory_per_block_optin))
+        return Target("hip", str(properties.gcnArchName).startswith("gfx95"))
+    return Target("cuda", (properties.major, properties.minor) >= (8, 9))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,19 +55,25 @@ def decode_tiles(target: Target, ratio: int, head: int, compute: torch.dtype) ->
     """Rows for the query heads of one key head; tiles of 16 KiB at most, so that several programs share a processor."""
     wide = padded(head) * compute.itemsize
     tile = max(16, min(128, (16 << 10) // wide))
+    if compute == torch.float32:
+        return Tiles(padded(ratio), tile, 8 if target.backend == "cuda" else 4, 2)
     return Tiles(padded(ratio), tile, 4 if padded(ratio) <= 32 else 8, 4 if wide <= 256 else 3)
 
 
 def prefill_tiles(target: Target, ratio: int, head: int, compute: torch.dtype) -> Tiles:
-    """128 query rows and 64 keys, halved where registers or shared memory would not hold them."""
+    """128 query rows, halved where registers would not hold them; 64 keys on NVIDIA, 32 on AMD, whose four warps are as wide as eight."""
     if compute == torch.float32:
-        return Tiles(max(32, padded(ratio)), 32 if padded(head) <= 128 else 16, 4, 2)
+        return Tiles(max(32, padded(ratio)), 16, 4, 2)
     if padded(head) > 128:
         return Tiles(max(64, padded(ratio)), 32, 8, 2)
+    if target.backend == "hip":
+        return Tiles(max(128, padded(ratio)), 32, 4, 2)
     return Tiles(max(128, padded(ratio)), 64, 8, 3)
 
 
 def mla_tiles(target: Target, heads: int, compute: torch.dtype) -> Tiles:
-    """Up to 64 query heads, whose outputs fill the registers of eight warps at a latent of 512."""
-    rows = min(padded(heads), 64 if compute != torch.float32 else 16)
-    return Tiles(rows, 32 if compute != torch.float32 else 16, 8, 2)
+    """Up to 32 query heads: at a latent of 512 their float32 outputs take 64 registers of each thread, and twice as many would spill."""
+    warps = 8 if target.backend == "cuda" else 4
+    if compute == torch.float32:
+        return Tiles(16, 16, warps, 2)
+    return Tiles(min(padded(heads), 32), 32, warps, 2)

@@ -163,7 +163,8 @@ class Evaluator:
             return self.at(low, ()) + trip * self.at(step, ())
 
         self._defs[induction] = lambda _lanes: index()
-        yields = body.ops[-1].operands
+        # A loop that carries nothing is printed without its yield.
+        yields = body.ops[-1].operands if carried else ()
         amounts = [self._amount(body, argument, value) for argument, value in zip(carried, yields, strict=True)]
         for argument, init, amount in zip(carried, inits, amounts, strict=True):
             self._keep_root(argument, (init,))

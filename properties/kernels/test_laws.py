@@ -113,6 +113,48 @@ def test_a_converted_table_still_says_whom_a_program_serves() -> None:
     assert report.verdict == "held", str(report)
 
 
+@triton.jit
+def gather(pool, out, slots, starts, HEAD: tl.constexpr, SHIFT: tl.constexpr):
+    """Adds up the keys of a sequence, whose slots are a part of one list; SHIFT takes those of a neighbour."""
+    seq, lane = tl.program_id(0), tl.arange(0, HEAD)
+    total = tl.zeros([HEAD], tl.float32)
+    for at in range(tl.load(starts + seq), tl.load(starts + seq + 1)):
+        slot = tl.load(slots + at)
+        total += tl.load(pool + (slot + SHIFT) * HEAD + lane)
+    tl.store(out + seq * HEAD + lane, total)
+
+
+class Listing(PlainTriton):
+    """Hands its kernel one list of slots for the whole batch."""
+
+    shift = 0
+
+    @classmethod
+    def capabilities(cls) -> KernelCapabilities:
+        return KernelCapabilities(features=frozenset({"decode", "contiguous-pools"}), gqa_ratios=(1,))
+
+    def attend(self, pool, query, block_tables, seq_lens, **options) -> torch.Tensor:
+        size, parts = pool.block_size, []
+        for table, length in zip(block_tables, seq_lens.tolist(), strict=True):
+            at = torch.arange(length)
+            parts.append(table[at // size].long() * size + at % size)
+        starts = torch.nn.functional.pad(seq_lens.cumsum(0), (1, 0))
+        if pool.kv_heads == 1:
+            gather[(len(seq_lens),)](pool.key, torch.zeros(len(seq_lens), 64), torch.cat(parts), starts, HEAD=64, SHIFT=self.shift)
+        return super().attend(pool, query, block_tables, seq_lens, **options)
+
+
+class Straying(Listing):
+    shift = 1
+
+
+def test_a_list_of_slots_says_whom_a_program_serves() -> None:
+    assert check_kernels(Listing, budget_seconds=1, laws={"reads-only-owned"}).verdict == "held"
+    strayed = check_kernels(Straying, budget_seconds=5, laws={"reads-only-owned"}).law("reads-only-owned")
+    assert strayed.verdict == "broken"
+    assert "gather at" in strayed.reason
+
+
 class Claiming(PlainTorch):
     @classmethod
     def capabilities(cls) -> KernelCapabilities:

@@ -154,6 +154,14 @@ def test_layers_of_their_own_are_copied_one_by_one() -> None:
     assert all(torch.equal(pool.key[3], pool.key[0]) and torch.equal(pool.value[3], pool.value[0]) for pool in pools)
 
 
+def test_blocks_that_do_not_lie_in_one_piece_are_copied_run_by_run() -> None:
+    whole = torch.randn(5, 4, 6, 24)
+    before, heads = whole.clone(), slice(1, 4)
+    on_machine("copy_blocks", KVPool(whole[:, :, heads, :16], whole[:, :, heads, :16], 4), torch.tensor([[1, 3], [0, 4]]))
+    before[3, :, heads, :16], before[4, :, heads, :16] = before[1, :, heads, :16], before[0, :, heads, :16]
+    assert torch.equal(whole, before)
+
+
 @pytest.mark.parametrize(
     ("shape", "strides", "expected"),
     [

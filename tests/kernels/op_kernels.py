@@ -93,6 +93,18 @@ def dots(x, y, out, N: tl.constexpr):
 
 
 @triton.jit
+def early_returns(x, y, out, N: tl.constexpr):
+    pid = tl.program_id(0)
+    i = pid * N + tl.arange(0, N)
+    if pid == 1:
+        return
+    tl.store(out + i, tl.load(x + i))
+    if pid > 2:
+        return
+    tl.store(out + i, tl.load(y + i))
+
+
+@triton.jit
 def control(x, y, out, N: tl.constexpr):
     pid = tl.program_id(0)
     i = pid * N + tl.arange(0, N)
@@ -247,4 +259,16 @@ def shifting(x, N: tl.constexpr):
 
 
 INTEGERS = ("integers",)
-FLOATS = ("floats", "narrow", "reductions", "shapes", "dots", "control", "never_inlined", "descriptors", "atomics", "random_numbers")
+FLOATS = (
+    "floats",
+    "narrow",
+    "reductions",
+    "shapes",
+    "dots",
+    "control",
+    "early_returns",
+    "never_inlined",
+    "descriptors",
+    "atomics",
+    "random_numbers",
+)

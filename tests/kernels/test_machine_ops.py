@@ -28,7 +28,7 @@ def _inputs(name: str) -> list[np.ndarray[Any, Any]]:
     return [x, y, np.zeros_like(x)]
 
 
-@pytest.mark.parametrize("name", [name for name in (*op_kernels.INTEGERS, *op_kernels.FLOATS) if name != "narrow"])
+@pytest.mark.parametrize("name", [name for name in (*op_kernels.INTEGERS, *op_kernels.FLOATS) if name not in ("narrow", "dots")])
 def test_equals_the_interpreter_bit_for_bit(name: str, interpreter: Any) -> None:
     arrays = _inputs(name)
     try:
@@ -41,6 +41,24 @@ def test_equals_the_interpreter_bit_for_bit(name: str, interpreter: Any) -> None
     assert machine.violations == []
     for want, got in zip(expected, actual, strict=True):
         assert want.tobytes() == got.numpy().tobytes()
+
+
+def test_dots_equal_the_interpreter_within_float32(interpreter: Any) -> None:
+    """The interpreter adds products in float32, in an order that depends on a row's place in the tile."""
+    x, y, out = _inputs("dots")
+    _, (_, _, expected) = interpreter.run(PATH, "dots", (PROGRAMS,), [x, y, out], {"N": N})
+    actual = [torch.from_numpy(array.copy()) for array in (x, y, out)]
+    with installed():
+        op_kernels.dots[(PROGRAMS,)](*actual, N=N)
+    np.testing.assert_allclose(actual[2].numpy(), expected, rtol=1e-5, atol=1e-2)
+
+
+def test_a_row_of_a_dot_does_not_depend_on_its_place() -> None:
+    x, y, turned, straight = torch.randn(16, 32), torch.randn(16, 32), torch.zeros(16, 16), torch.zeros(16, 16)
+    with installed():
+        op_kernels.bfloat16_dot[(1,)](x, y, straight, N=512)
+        op_kernels.bfloat16_dot[(1,)](x.flip(0).contiguous(), y, turned, N=512)
+    assert torch.equal(straight, turned.flip(0))
 
 
 def test_narrow_floats_round_like_torch() -> None:

@@ -1,0 +1,235 @@
+"""The checks of a GPU run: every kernel law that applies, a pool beyond 32-bit addresses, captured graphs with padded lanes, the low-bit scheme."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+
+from kvproof.kernels.check import check_kernels
+from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
+from kvproof.kernels.gpu.device import on_device
+from kvproof.kernels.gpu.report import Check
+from kvproof.kernels.paged.adapter import PagedTriton
+from kvproof.kernels.paged.lowbit import LowBitTriton
+from kvproof.kernels.paged.lowbit_pool import LowBitPool
+from kvproof.kernels.paged.lowbit_torch import LowBitTorch
+from kvproof.kernels.paged.torch_path import PagedTorch
+
+Capture: TypeAlias = Callable[[Callable[[], torch.Tensor]], tuple[torch.Tensor, Callable[[], object]]]
+
+
+class ShortSplits(PagedTriton):
+    """Splits of a few dozen tokens, so that the suite's short sequences have several."""
+
+    split_tokens = 64
+
+
+SHAPES = KernelCapabilities(
+    dtypes=("bfloat16", "float32"),
+    head_sizes=(128, 80),
+    gqa_ratios=(4, 1),
+    block_sizes=(16, 12),
+    layouts=("NHD", "HND"),
+    mla_sizes=((512, 64),),
+)
+"""What the groups claim, each with features of its own: compiling takes most of the time, so there are few of each."""
+
+GROUPS: dict[str, frozenset[str]] = {
+    "decode": frozenset({"decode", "window", "sinks", "soft-cap"}),
+    "prefill": frozenset({"prefill", "window", "sinks", "soft-cap"}),
+    "quantised": frozenset({"decode", "copy", "fp8", "int8"}),
+    "mla": frozenset({"mla", "copy"}),
+}
+"""Features that are checked together. A group that the time does not reach is reported, and the others are not lost."""
+
+HALF_PRECISION = dataclasses.replace(SHAPES, dtypes=("float16", "bfloat16"))
+
+
+def laws(group: str, device: str, seconds: float) -> list[Check]:
+    """The kernel laws on the device for one group of features. Laws that only the IR machine can see do not apply."""
+    shapes = HALF_PRECISION if group == "mla" else SHAPES
+    claims = dataclasses.replace(shapes, features=GROUPS[group])
+    start = time.monotonic()
+    report = check_kernels(on_device(ShortSplits, device, claims), budget_seconds=seconds, shrink_seconds=10.0)
+    spent = time.monotonic() - start
+    if report.error:
+        return [Check(f"laws: {group}", "error", report.error, spent)]
+    applied = [law for law in report.laws if law.verdict in ("held", "broken")]
+    found = [Check(f"{group}: {law.law}", law.verdict, f"{law.reason} {law.case}".strip() or f"{law.exercised} cases") for law in applied]
+    return [Check(f"laws: {group}", report.verdict, f"{report.cases} cases", spent), *found]
+
+
+def timed(name: str, check: Callable[[], str]) -> Check:
+    """A check that returns what is wrong, or nothing."""
+    start = time.monotonic()
+    problem = check()
+    return Check(name, "broken" if problem else "held", problem, time.monotonic() - start)
+
+
+def large_pool(kernels: PagedKernels, device: str, pool_bytes: int) -> str:
+    """Store, attend and copy in the last blocks of a pool of more than 2^32 bytes, against the same blocks of a small one."""
+    heads, head, block = 2, 128, 16
+    blocks = pool_bytes // (block * heads * head * 2)
+    shape = (blocks, block, heads, head)
+    large = KVPool(torch.empty(shape, dtype=torch.bfloat16, device=device), torch.empty(shape, dtype=torch.bfloat16, device=device), block)
+    wanted = [blocks - 1, 0, blocks // 2, 2**31 // (block * heads * head) % blocks, blocks - 2, *range(1, 6)]
+    places = torch.tensor(list(dict.fromkeys(wanted))[:6], device=device)
+    small = KVPool(large.key[:6].clone(), large.value[:6].clone(), block)
+    tokens = 5 * block - 3
+    key, value = (torch.randn(tokens, heads, head, device=device).to(torch.bfloat16) for _ in range(2))
+    query = torch.randn(1, 8, head, device=device).to(torch.bfloat16)
+    at, lens = torch.arange(tokens, device=device), torch.tensor([tokens], dtype=torch.int32, device=device)
+    outputs = []
+    for pool, table in ((large, places[:5]), (small, torch.arange(5, device=device))):
+        kernels.store(pool, key, value, table[at // block] * block + at % block)
+        tables = table.to(torch.int32).unsqueeze(0)
+        outputs.append(kernels.attend(pool, query, tables, lens, scale=head**-0.5))
+        prefill = query.expand(tokens, -1, -1)
+        outputs.append(kernels.attend(pool, prefill, tables, lens, scale=head**-0.5, query_lens=lens))
+    if not torch.equal(outputs[0], outputs[2]) or not torch.equal(outputs[1], outputs[3]):
+        return f"attention in a pool of {2 * pool_bytes} bytes differs from the same attention in a small one"
+    kernels.copy_blocks(large, torch.stack([places[:1], places[5:6]], 1))
+    if not torch.equal(large.key[places[5]], large.key[places[0]]) or not torch.equal(large.value[places[5]], large.value[places[0]]):
+        return f"a block copied in a pool of {2 * pool_bytes} bytes is not what its source is"
+    return ""
+
+
+@dataclasses.dataclass
+class Decoder:
+    """The buffers of a captured decode step: `lanes` rows, of which a batch uses as many as it has."""
+
+    pool: KVPool
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    tables: torch.Tensor
+    lens: torch.Tensor
+    slots: torch.Tensor
+
+
+def decoder(device: str, lanes: int = 8, width: int = 40) -> Decoder:
+    """Poisoned buffers: tables of padded lanes hold no block ids."""
+    blocks, block, heads, head = lanes * width, 16, 2, 128
+    shape = (blocks, block, heads, head)
+
+    def poison(*size: int) -> torch.Tensor:
+        return torch.full(size, float("nan"), dtype=torch.bfloat16, device=device)
+
+    return Decoder(
+        KVPool(poison(*shape), poison(*shape), block),
+        poison(lanes, 8, head),
+        poison(lanes, heads, head),
+        poison(lanes, heads, head),
+        torch.full((lanes, width), 2**31 - 1, dtype=torch.int32, device=device),
+        torch.zeros(lanes, dtype=torch.int32, device=device),
+        torch.full((lanes,), -1, dtype=torch.int64, device=device),
+    )
+
+
+def cuda_graph(run: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], object]]:
+    """Capture a run: where its output will lie, and the replay."""
+    stream: Any = torch.cuda.Stream
+    side = stream()
+    with torch.cuda.stream(side):
+        run()  # compiles
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run()
+    return out, graph.replay
+
+
+def captured_graph(kernels: PagedKernels, device: str, capture: Capture = cuda_graph) -> str:
+    """A graph of store and decode, captured once with padded lanes only, replayed for batches of other sizes and lengths: every replay must give
+    the bits of the same calls made directly, and zeros in padded lanes.
+    """
+    step = decoder(device)
+
+    def run() -> torch.Tensor:
+        kernels.store(step.pool, step.key, step.value, step.slots)
+        return kernels.attend(step.pool, step.query, step.tables, step.lens, scale=0.1)
+
+    out, replay = capture(run)
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    for live in (1, 5, 8, 3):
+        _next_batch(step, live, generator)
+        before = step.pool.key.clone(), step.pool.value.clone()
+        replay()
+        replayed, written = out.clone(), step.pool.key.clone()
+        step.pool.key.copy_(before[0])
+        step.pool.value.copy_(before[1])
+        if not torch.equal(replayed, run()) or not torch.equal(written.view(torch.int16), step.pool.key.view(torch.int16)):
+            return f"a replay with {live} of {len(step.lens)} lanes differs from the same calls made directly"
+        if bool((replayed[live:] != 0).any()) or bool(replayed.isnan().any()):
+            return (
+                f"a replay with {live} of {len(step.lens)} lanes leaves something other than zeros in padded lanes, or a NaN in live ones"
+            )
+    return ""
+
+
+def _next_batch(step: Decoder, live: int, generator: torch.Generator) -> None:
+    """Other lengths, other blocks, other content, in the same buffers."""
+    lanes, width = step.tables.shape
+    device, block = step.tables.device, step.pool.block_size
+    lens = torch.randint(1, width * block, (live,), generator=generator)
+    order = torch.randperm(lanes * width, generator=generator).view(lanes, width)[:live].to(torch.int32)
+    step.tables.fill_(2**31 - 1)
+    step.tables[:live] = order.to(device)
+    step.lens.zero_()
+    step.lens[:live] = lens.to(torch.int32).to(device)
+    step.slots.fill_(-1)
+    last = lens - 1
+    step.slots[:live] = (order.long()[torch.arange(live), last // block] * block + last % block).to(device)
+    for tensor in (step.query, step.key, step.value):
+        tensor.fill_(float("nan"))
+        tensor[:live] = torch.randn(live, *tensor.shape[1:], generator=generator).to(tensor)
+    for tensor in (step.pool.key, step.pool.value):
+        tensor.fill_(float("nan"))
+        for seq in range(live):
+            blocks = order[seq, : -(-int(lens[seq]) // block)].long().to(device)
+            tensor[blocks] = torch.randn(len(blocks), *tensor.shape[1:], generator=generator).to(tensor)
+
+
+def low_bits(device: str) -> str:
+    """Triton against torch: the same stored bits pass after pass, and attention within what half precision allows."""
+    pools = [LowBitPool.empty(12, 32, 2, 128, rings=3, recent=40, device=device, dtype=torch.bfloat16) for _ in range(2)]
+    kernels = (LowBitTriton(), LowBitTorch())
+    tables = torch.arange(12, dtype=torch.int32, device=device).view(2, 6).flip(1).contiguous()
+    rings = torch.tensor([2, 0], dtype=torch.int32, device=device)
+    lens = torch.zeros(2, dtype=torch.int32, device=device)
+    counts: list[torch.Tensor] = [lens, lens]
+    for turn, new in enumerate(((90, 3), (1, 1), (40, 50))):
+        after = lens + torch.tensor(new, dtype=torch.int32, device=device)
+        rows = torch.randn(2, sum(new), 2, 128, device=device).to(torch.bfloat16)
+        for at in range(2):
+            counts[at] = kernels[at].store(pools[at], rows[0], rows[1], tables, rings, lens, after, counts[at])
+        lens = after
+        if (
+            not torch.equal(counts[0], counts[1])
+            or not torch.equal(pools[0].key, pools[1].key)
+            or not torch.equal(pools[0].value, pools[1].value)
+        ):
+            return f"pass {turn} stores other bits than the same pass in torch"
+    query = torch.randn(2, 8, 128, device=device).to(torch.bfloat16)
+    ours, theirs = (kernels[at].attend(pools[at], query, tables, rings, lens, counts[at], scale=128**-0.5) for at in range(2))
+    worst = float((ours.float() - theirs.float()).abs().max())
+    return f"attention differs from torch's by {worst:.3g}" if not worst <= 0.03 else ""
+
+
+def against_torch(kernels: PagedKernels, device: str) -> str:
+    """One long decode, as it is measured, against the torch path: splits of the default size and their merge."""
+    block, heads, head, lens = 16, 8, 128, (8192, 1, 4097, 0)
+    width = 8192 // block
+    shape = (4 * width, block, heads, head)
+    key, value = (torch.randn(shape, device=device).to(torch.bfloat16) for _ in range(2))
+    pool = KVPool(key, value, block)
+    tables = torch.randperm(4 * width, device=device).view(4, width).to(torch.int32)
+    query = torch.randn(4, 32, head, device=device).to(torch.bfloat16)
+    seq_lens = torch.tensor(lens, dtype=torch.int32, device=device)
+    ours, theirs = (one.attend(pool, query, tables, seq_lens, scale=head**-0.5) for one in (kernels, PagedTorch()))
+    worst = float((ours.float() - theirs.float()).abs().max())
+    return f"a decode over 8192 tokens differs from torch's by {worst:.3g}" if not worst <= 0.02 else ""

@@ -1,0 +1,118 @@
+"""The suite's cases on a device: an adapter whose tensors are moved there, between guards, and back.
+
+    OnGPU = on_device(PagedTriton, "cuda")
+    check_kernels(OnGPU)
+
+The suite builds its cases and judges them on the CPU, pools included. The wrapper copies every storage to the device with GUARD_BYTES of a
+pattern on both sides, calls the kernels there, and copies the pool back. A guard that changed is an error of the call: nobody may write
+there. The pattern is a NaN in every floating type, so that what is read there shows in the results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from triton.runtime.jit import JITFunction
+
+from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
+
+GUARD_BYTES = 1 << 16
+"""On each side of a storage: larger than any block of the suite's cases, so that a block id off by one lands in it."""
+
+GUARD = 0xFF
+"""Bytes of all ones are NaN in float32, float16, bfloat16 and e4m3, and -1 as an integer."""
+
+_RUN = JITFunction.run
+"""Triton's own way to launch, which the IR machine replaces while it is installed."""
+
+
+class GuardBroken(RuntimeError):
+    """Bytes outside every tensor were written."""
+
+
+class Guarded:
+    """Storages on the device, each between guards; `tensor` gives the copy of a CPU tensor, views into one storage staying so."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def tensor(self, source: torch.Tensor) -> torch.Tensor:
+        """The same elements, strides and offset on the device."""
+        storage = source.untyped_storage()
+        if storage.data_ptr() not in self._held:
+            host = torch.empty(0, dtype=torch.uint8).set_(storage)
+            buffer = torch.full((2 * GUARD_BYTES + len(host),), GUARD, dtype=torch.uint8, device=self.device)
+            buffer[GUARD_BYTES : GUARD_BYTES + len(host)] = host.to(self.device)
+            self._held[storage.data_ptr()] = (host, buffer)
+        host, buffer = self._held[storage.data_ptr()]
+        size = len(host) // source.element_size() * source.element_size()
+        typed = buffer[GUARD_BYTES : GUARD_BYTES + size].view(source.dtype)
+        # A view of a view counts offsets from the storage, which begins with the guard.
+        first = GUARD_BYTES // source.element_size()
+        return typed.as_strided(source.size(), source.stride(), first + source.storage_offset())
+
+    def check(self) -> None:
+        """Raise GuardBroken if a guard changed."""
+        for host, buffer in self._held.values():
+            if bool((buffer[:GUARD_BYTES] != GUARD).any()) or bool((buffer[GUARD_BYTES + len(host) :] != GUARD).any()):
+                raise GuardBroken(f"the {GUARD_BYTES} bytes before or behind a tensor of {len(host)} bytes were written")
+
+    def bring_back(self) -> None:
+        """Copy every storage back to the CPU tensors that it came from."""
+        for host, buffer in self._held.values():
+            host.copy_(buffer[GUARD_BYTES : GUARD_BYTES + len(host)].cpu())
+
+
+def on_device(kernels: type[PagedKernels], device: str, claims: KernelCapabilities | None = None) -> type[PagedKernels]:
+    """`kernels` with their tensors on `device`; `claims` instead of their own capabilities."""
+
+    class OnDevice(PagedKernels):
+        @classmethod
+        def capabilities(cls) -> KernelCapabilities:
+            return claims or kernels.capabilities()
+
+        def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+            _call(kernels, "store", device, pool, key, value, slots)
+
+        def attend(self, pool: KVPool, *args: torch.Tensor, **options: Any) -> torch.Tensor:  # noqa: ANN401
+            return _call(kernels, "attend", device, pool, *args, **options).cpu()  # type: ignore[no-any-return]
+
+        def copy_blocks(self, pool: KVPool, pairs: torch.Tensor) -> None:
+            _call(kernels, "copy_blocks", device, pool, pairs)
+
+    OnDevice.__name__ = OnDevice.__qualname__ = kernels.__name__
+    return OnDevice
+
+
+def _call(kernels: type[PagedKernels], method: str, device: str, pool: KVPool, *args: torch.Tensor, **options: Any) -> Any:  # noqa: ANN401
+    guarded = Guarded(device)
+
+    def moved(value: Any) -> Any:  # noqa: ANN401 - tensors and what is none
+        return guarded.tensor(value) if isinstance(value, torch.Tensor) else value
+
+    parts = {name: moved(getattr(pool, name)) for name in ("key", "value", "key_scale", "value_scale")}
+    there = dataclasses.replace(pool, **parts)
+    with _really_launched(device):
+        result = getattr(kernels(), method)(there, *map(moved, args), **{name: moved(value) for name, value in options.items()})
+    guarded.check()
+    guarded.bring_back()
+    return result
+
+
+@contextlib.contextmanager
+def _really_launched(device: str) -> Iterator[None]:
+    """Launch on the device although the suite has the IR machine installed."""
+    if device == "cpu":
+        yield
+        return
+    redirected, JITFunction.run = JITFunction.run, _RUN
+    try:
+        yield
+        torch.cuda.synchronize()
+    finally:
+        JITFunction.run = redirected

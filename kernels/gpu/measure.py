@@ -1,0 +1,219 @@
+"""Speed of the paged kernels against what the same device does: a copy's bandwidth, a matrix product's rate, torch's attention on gathered tensors.
+
+A decode reads every key and value of its sequences once, so its rate is those bytes over its time; a causal prefill multiplies half of a square
+twice, so its rate is 2 * queries * keys * head * query heads operations for each sequence over its time. Each is the median of `RUNS`, with a
+cache of the device flushed by the size of what is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kvproof.kernels.contract import KVPool
+from kvproof.kernels.gpu.report import Measurement
+from kvproof.kernels.paged.adapter import PagedTriton
+
+DEVICE = "cuda"
+
+RUNS, WARM = 20, 3
+"""Timed and untimed runs of each measurement."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """What the device was measured to do: bytes read and written each second, operations each second."""
+
+    copy: float
+    matrix: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """A batch of `seqs` sequences of `tokens`. `stored`: torch name of the pool's type; `scales` for each token where it is quantised."""
+
+    seqs: int = 64
+    tokens: int = 8192
+    kv_heads: int = 8
+    ratio: int = 4
+    head: int = 128
+    block: int = 16
+    stored: str = "bfloat16"
+    layout: str = "NHD"
+
+
+def milliseconds(run: Callable[[], object], *, graph: bool = False) -> list[float]:
+    """Times of `RUNS` runs on the current CUDA device, replayed from a graph where the host's launches would count."""
+    for _ in range(WARM):
+        run()
+    torch.cuda.synchronize()
+    if graph:
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            run()
+        run = captured.replay
+    event: Any = torch.cuda.Event
+    events = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(RUNS)]
+    for begin, end in events:
+        begin.record()
+        run()
+        end.record()
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) for begin, end in events]
+
+
+def entry(name: str, times: list[float], work: float, unit: str, rate: float = 0.0, against: str = "") -> Measurement:
+    """A measurement of `work` bytes or operations in each run; `rate` is what the share is of."""
+    median = statistics.median(times)
+    scale = {"GB/s": 1e9, "TFLOP/s": 1e12}[unit]
+    speed = work / (median / 1e3)
+    return Measurement(name, median, speed / scale, unit, speed / rate if rate else 0.0, against, len(times))
+
+
+def copy_bandwidth(gigabytes: int = 4) -> tuple[float, Measurement]:
+    """Bytes read and written each second by a copy on the device."""
+    source = torch.ones(gigabytes << 28, dtype=torch.float32, device=DEVICE)
+    target = torch.empty_like(source)
+    times = milliseconds(lambda: target.copy_(source))
+    work = 2.0 * source.numel() * 4
+    return work / (statistics.median(times) / 1e3), entry(f"copy of {gigabytes} GiB", times, work, "GB/s")
+
+
+def matrix_rate(size: int = 8192) -> tuple[float, Measurement]:
+    """Operations each second of a bfloat16 product of random matrices."""
+    left, right = (torch.randn(size, size, device=DEVICE).to(torch.bfloat16) for _ in range(2))
+    times = milliseconds(lambda: left @ right)
+    work = 2.0 * size**3
+    return work / (statistics.median(times) / 1e3), entry(f"product of {size} x {size} bfloat16", times, work, "TFLOP/s")
+
+
+@dataclasses.dataclass
+class Batch:
+    """Tensors of a load. Blocks are in random order."""
+
+    pool: KVPool
+    tables: torch.Tensor
+    lens: torch.Tensor
+
+
+def batch(load: Load) -> Batch:
+    """A filled pool."""
+    width = -(-load.tokens // load.block)
+    blocks = load.seqs * width
+    shape = (blocks, load.block, load.kv_heads, load.head)
+    shape = shape if load.layout == "NHD" else (blocks, load.kv_heads, load.block, load.head)
+    dtype = getattr(torch, load.stored)
+    if dtype == torch.int8:
+        key, value = (torch.randint(-127, 128, shape, dtype=torch.int8, device=DEVICE) for _ in range(2))
+    else:
+        key, value = (_random(shape, dtype) for _ in range(2))
+    scales: list[torch.Tensor | None] = [None, None]
+    if dtype.itemsize == 1:
+        scales = [torch.full((blocks, load.block, load.kv_heads), 0.01, device=DEVICE) for _ in range(2)]
+    tables = torch.randperm(blocks, device=DEVICE).view(load.seqs, width).to(torch.int32)
+    return Batch(
+        KVPool(key, value, load.block, load.layout, *scales),
+        tables,
+        torch.full((load.seqs,), load.tokens, dtype=torch.int32, device=DEVICE),
+    )
+
+
+def _random(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Normal values, a slice at a time: float32 for the whole pool would take four times its memory."""
+    tensor = torch.empty(shape, dtype=dtype, device=DEVICE)
+    for part in tensor.chunk(8):
+        part.copy_(torch.randn(part.shape, device=DEVICE, dtype=torch.bfloat16).to(dtype))
+    return tensor
+
+
+def decode(load: Load, rates: Rates, kernels: PagedTriton, name: str = "") -> Measurement:
+    """A decode of one token for each sequence, replayed from a graph."""
+    made = batch(load)
+    query = torch.randn(load.seqs, load.kv_heads * load.ratio, load.head, device=DEVICE).to(torch.bfloat16)
+    times = milliseconds(lambda: kernels.attend(made.pool, query, made.tables, made.lens, scale=load.head**-0.5), graph=True)
+    row = load.head * made.pool.key.element_size() + (4 if made.pool.key_scale is not None else 0)
+    work = 2.0 * load.seqs * load.tokens * load.kv_heads * row
+    title = (
+        name
+        or f"decode {load.stored} {load.layout}, {load.seqs} x {load.tokens}, {load.kv_heads} x {load.head}, {load.ratio} queries a head"
+    )
+    return entry(title, times, work, "GB/s", rates.copy, "copy")
+
+
+def decode_torch(load: Load, rates: Rates) -> Measurement:
+    """The same with torch's attention on tensors that are contiguous already; gathering them is not counted."""
+    query, key, value = (
+        torch.randn(load.seqs, heads, tokens, load.head, device=DEVICE, dtype=torch.bfloat16)
+        for heads, tokens in ((load.kv_heads * load.ratio, 1), (load.kv_heads, load.tokens), (load.kv_heads, load.tokens))
+    )
+    attention = torch.nn.functional.scaled_dot_product_attention
+    times = milliseconds(lambda: attention(query, key, value, enable_gqa=load.ratio > 1), graph=True)
+    work = 2.0 * load.seqs * load.tokens * load.kv_heads * load.head * 2
+    return entry(f"torch's attention, contiguous, {load.seqs} x {load.tokens}", times, work, "GB/s", rates.copy, "copy")
+
+
+def decode_latent(seqs: int, tokens: int, heads: int, rates: Rates, kernels: PagedTriton) -> list[Measurement]:
+    """MLA decode over 512 + 64: against the copy, and, since its heads share the row, against the matrix product."""
+    block, width = 64, -(-tokens // 64)
+    key = _random((seqs * width, block, 1, 576), torch.bfloat16)
+    tables = torch.randperm(seqs * width, device=DEVICE).view(seqs, width).to(torch.int32)
+    lens = torch.full((seqs,), tokens, dtype=torch.int32, device=DEVICE)
+    query = torch.randn(seqs, heads, 576, device=DEVICE).to(torch.bfloat16)
+    pool = KVPool(key, key[..., :512], block)
+    times = milliseconds(lambda: kernels.attend(pool, query, tables, lens, scale=0.05), graph=True)
+    name = f"mla decode bfloat16, {seqs} x {tokens}, {heads} heads"
+    return [
+        entry(name, times, seqs * tokens * 576 * 2.0, "GB/s", rates.copy, "copy"),
+        entry(name, times, 2.0 * seqs * tokens * heads * (576 + 512), "TFLOP/s", rates.matrix, "product"),
+    ]
+
+
+def prefill(load: Load, rates: Rates, kernels: PagedTriton, name: str = "") -> Measurement:
+    """A causal prefill of whole sequences; the plan is made once, as for the layers of a model."""
+    made = batch(load)
+    query = torch.randn(load.seqs * load.tokens, load.kv_heads * load.ratio, load.head, device=DEVICE).to(torch.bfloat16)
+    plan = kernels.prefill_plan(made.pool, query, made.lens)
+    options: dict[str, Any] = {"scale": load.head**-0.5, "query_lens": made.lens, "plan": plan}
+    times = milliseconds(lambda: kernels.attend(made.pool, query, made.tables, made.lens, **options))
+    title = name or f"prefill {load.stored} {load.layout}, {load.seqs} x {load.tokens}, {load.ratio} queries a head of {load.head}"
+    return entry(title, times, _causal(load), "TFLOP/s", rates.matrix, "product")
+
+
+def prefill_torch(load: Load, rates: Rates) -> Measurement:
+    """The same with torch's attention on contiguous tensors."""
+    query, key, value = (
+        torch.randn(load.seqs, heads, load.tokens, load.head, device=DEVICE, dtype=torch.bfloat16)
+        for heads in (load.kv_heads * load.ratio, load.kv_heads, load.kv_heads)
+    )
+    attention = torch.nn.functional.scaled_dot_product_attention
+    times = milliseconds(lambda: attention(query, key, value, is_causal=True, enable_gqa=load.ratio > 1))
+    return entry(f"torch's attention, causal, {load.seqs} x {load.tokens}", times, _causal(load), "TFLOP/s", rates.matrix, "product")
+
+
+def _causal(load: Load) -> float:
+    """Operations of two products over the lower half of a square."""
+    return 2.0 * load.seqs * load.tokens**2 * load.head * load.kv_heads * load.ratio
+
+
+def store(load: Load, rates: Rates, kernels: PagedTriton) -> Measurement:
+    """A store of all tokens to slots in random order."""
+    made = batch(load)
+    tokens = load.seqs * load.tokens
+    key, value = (_random((tokens, load.kv_heads, load.head), torch.bfloat16) for _ in range(2))
+    slots = torch.randperm(tokens, device=DEVICE)
+    times = milliseconds(lambda: kernels.store(made.pool, key, value, slots))
+    work = 2.0 * tokens * load.kv_heads * load.head * (2 + made.pool.key.element_size())
+    return entry(f"store {load.stored} {load.layout}, {tokens} tokens", times, work, "GB/s", rates.copy, "copy")
+
+
+def copy_blocks(load: Load, rates: Rates, kernels: PagedTriton) -> Measurement:
+    """Half of the pool's blocks to the other half."""
+    made = batch(load)
+    pairs = torch.randperm(made.pool.blocks, device=DEVICE).view(-1, 2)
+    times = milliseconds(lambda: kernels.copy_blocks(made.pool, pairs))
+    work = 2.0 * made.pool.key.numel() * made.pool.key.element_size()
+    return entry(f"copy of {len(pairs)} blocks {load.stored} {load.layout}", times, work, "GB/s", rates.copy, "copy")

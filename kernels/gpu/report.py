@@ -1,0 +1,130 @@
+"""The report of a GPU run, written anew after every entry, so that a run that ends early has lost nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """`verdict`: held, broken, not exercised, or error."""
+
+    name: str
+    verdict: str
+    detail: str = ""
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """`value` in `unit`, the median of `runs`; `share` of what the device was measured to do, 0 where that has no meaning."""
+
+    name: str
+    milliseconds: float
+    value: float
+    unit: str
+    share: float = 0.0
+    against: str = ""
+    runs: int = 0
+
+
+NOTE = (
+    "Medians. The share is of the rate that this run measured on the same device: bytes read and written each second by a copy, or operations each "
+    "second of a matrix product."
+)
+
+
+class Report:
+    """`path` without suffix; `.md` and `.json` are written beside each other."""
+
+    def __init__(self, path: Path, device: str) -> None:
+        self.path, self.device = path, device
+        self.checks: list[Check] = []
+        self.measurements: list[Measurement] = []
+        self.problems: list[str] = []
+        self.start = time.monotonic()
+        self.write()
+
+    def check(self, entry: Check) -> None:
+        """Add and write."""
+        self.checks.append(entry)
+        self.write()
+
+    def measure(self, entry: Measurement) -> None:
+        """Add and write."""
+        self.measurements.append(entry)
+        self.write()
+
+    def problem(self, text: str) -> None:
+        """Add and write what kept a part of the run from happening."""
+        self.problems.append(text)
+        self.write()
+
+    def facts(self) -> dict[str, Any]:
+        """What ran where."""
+        return {
+            "device": self.device,
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "seconds": round(time.monotonic() - self.start, 1),
+        }
+
+    def write(self) -> None:
+        """Both files, each whole or not at all."""
+        held = {
+            "version": 1,
+            **self.facts(),
+            "checks": [dataclasses.asdict(entry) for entry in self.checks],
+            "measurements": [dataclasses.asdict(entry) for entry in self.measurements],
+            "problems": self.problems,
+        }
+        self._replace(".json", json.dumps(held, indent=2) + "\n")
+        self._replace(".md", self.markdown())
+
+    def _replace(self, suffix: str, text: str) -> None:
+        target = self.path.with_name(self.path.name + suffix)
+        part = target.with_name(target.name + ".part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+
+    def markdown(self) -> str:
+        """The report as a page."""
+        facts = self.facts()
+        lines = [
+            f"# Paged kernels on {facts['device']}",
+            "",
+            f"torch {facts['torch']}, Triton {facts['triton']}, {facts['seconds']} s. Made by `python benchmarks/gpu.py`.",
+            "",
+            "## Checks",
+            "",
+            "| check | verdict | seconds | |",
+            "|---|---|--:|---|",
+            *(f"| {entry.name} | {entry.verdict} | {entry.seconds:.1f} | {_cell(entry.detail)} |" for entry in self.checks),
+            "",
+            "## Measurements",
+            "",
+            NOTE,
+            "",
+            "| what | ms | rate | share | of | runs |",
+            "|---|--:|--:|--:|---|--:|",
+            *(_row(entry) for entry in self.measurements),
+        ]
+        if self.problems:
+            lines += ["", "## Not done", "", *(f"* {_cell(problem)}" for problem in self.problems)]
+        return "\n".join(lines) + "\n"
+
+
+def _row(entry: Measurement) -> str:
+    share = f"{100 * entry.share:.1f} %" if entry.share else ""
+    return f"| {entry.name} | {entry.milliseconds:.3f} | {entry.value:.1f} {entry.unit} | {share} | {entry.against} | {entry.runs} |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())

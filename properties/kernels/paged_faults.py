@@ -1,0 +1,138 @@
+"""Seeded faults of the paged kernels: one line of `kernels/paged` changed, and the law that the change must break.
+
+The package is written out with the change, under a name of its own. Where a text is no longer found in exactly one file, the fault fails
+loudly rather than testing nothing. Faulty kernels claim small shapes: faults show there as well, and in a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import kvproof.kernels.paged as paged
+from kvproof.kernels.contract import KernelCapabilities
+from kvproof.properties.kernels.faults import Fault, one
+
+SOURCE = Path(paged.__file__).parent
+
+EQUALS, OWNED, PADDING = "paged-equals-contiguous", "reads-only-owned", "padding-inert"
+
+PAGED_FAULTS: dict[str, Fault] = {
+    # Walking the block table.
+    "tiles multiply block ids in 32 bits": one(
+        "no-address-overflow",
+        "tl.load(table_row + at // BLOCK, mask=seen, other=0).to(tl.int64)",
+        "tl.load(table_row + at // BLOCK, mask=seen, other=0)",
+        "B37",
+    ),
+    "tiles look up one block for all lanes": one(
+        EQUALS, "tl.load(table_row + at // BLOCK, mask=seen, other=0)", "tl.load(table_row + tl.min(at, 0) // BLOCK + at * 0, mask=seen, other=0)"
+    ),
+    "tiles take block sizes for powers of two": one(OWNED, "return block, at % BLOCK", "return block, at & (BLOCK - 1)"),
+    "tiles look up unseen positions": one("in-bounds", "table_row + at // BLOCK, mask=seen, other=0", "table_row + at // BLOCK"),
+    "padded lanes of a head are read": one(
+        "in-bounds", "mask = seen[:, None] & (lane < HEAD)[None, :]\n    return", "mask = seen[:, None] & (lane < PADDED)[None, :]\n    return"
+    ),
+    # Split decode and its merge.
+    "splits begin a tile late": one(EQUALS, "start = first // TILE * TILE + split * SPLIT", "start = first // TILE * TILE + split * (SPLIT + TILE)"),
+    "splits read past the sequence": one(
+        OWNED, "stop = tl.minimum(start + SPLIT, length)\n    if not SINGLE:\n        if start >= length:\n            return\n    group",
+        "stop = tl.minimum(start + SPLIT, length + 1)\n    if not SINGLE:\n        if start >= length:\n            return\n    group",
+    ),
+    "the merge forgets to rescale": one(EQUALS, "acc = acc * shrink[:, None] + tl.sum(share", "acc = acc + tl.sum(share"),
+    "the merge adds splits that never ran": one(EQUALS, "count = tl.cdiv(length - first // TILE * TILE, SPLIT)", "count = splits", "B32"),
+    "the merge stops after eight splits": one(EQUALS, "for begin in range(0, count, CHUNK):", "for begin in range(0, tl.minimum(count, CHUNK), CHUNK):"),
+    "a lone sequence is merged with another rounding": one(
+        "batch-invariant",
+        "tl.sum(share[:, None] * values, 0)[None, :]",
+        "tl.sum(share[:, None] * values, 0)[None, :] * tl.where(tl.num_programs(1) == 1, 1.0000002, 1.0)",
+    ),
+    "a batch without tokens is not merged": one(PADDING, "result = tl.where(length > 0, finished(top, total, acc, sink, SINKS), 0.0)", "result = acc / total"),
+    "a decode keeps sums in half precision": one(
+        EQUALS, "dtype=torch.float32, device=out.device)\n        return _Parts", "dtype=torch.float16, device=out.device)\n        return _Parts"
+    ),
+    # Windows, sinks, soft caps, groups of heads.
+    "a decode's window is cut to whole tiles": one(EQUALS, "seen = (at >= first) & (at < stop)", "seen = at < stop", "B65"),
+    "a prefill's window is one token wide of it": one(EQUALS, "at[None, :] > position[:, None] - WINDOW", "at[None, :] >= position[:, None] - WINDOW"),
+    "sinks are taken for log2 units": one(EQUALS, "sink = tl.load(sinks + head, mask=group < RATIO, other=0.0) * LOG2E", "sink = tl.load(sinks + head, mask=group < RATIO, other=0.0)"),
+    "sinks are forgotten where splits are merged": one(EQUALS, 'SINKS=options["SINKS"])', "SINKS=False)"),
+    "the soft cap caps the product": one(EQUALS, "libdevice.tanh(product * (scale / soft_cap))", "libdevice.tanh(product / soft_cap)"),
+    "query heads are dealt round in a prefill": one(EQUALS, "head = kv_head * RATIO + group % RATIO", "head = (group % RATIO) * kv_heads + kv_head"),
+    "rows beyond the group overwrite the next one": one(
+        "writes-only-granted", "mask = (group < RATIO)[:, None] & (element < HEAD)[None, :]\n    row = seq", "mask = (group < ROWS)[:, None] & (element < HEAD)[None, :]\n    row = seq"
+    ),
+    # Prefill.
+    "the diagonal is open": one(EQUALS, "seen = at[None, :] <= position[:, None]", "seen = at[None, :] < length"),
+    "a tile is whole one token too early": one(EQUALS, "whole = tl.maximum(earliest + 1, 0) // TILE * TILE", "whole = tl.cdiv(tl.maximum(earliest + 1, 0), TILE) * TILE"),
+    "an append begins at position zero": one(EQUALS, "position = length - queries + token", "position = token"),
+    "a plan gives every sequence one tile": one(EQUALS, "tiles = torch.div(count + tokens - 1, tokens, rounding_mode=\"floor\")", "tiles = (count > 0).long()"),
+    # Store and its schemes.
+    "padded slots are stored": one("writes-only-granted", "live = slot >= 0", "live = row < tokens", "B34"),
+    "stores multiply slots in 32 bits": one("no-address-overflow", "where = (slot // BLOCK) * block_stride", "where = (slot // BLOCK).to(tl.int32) * block_stride", "B37"),
+    "values are written where keys are": one(EQUALS, "value, value_pool, value_scale, slot", "value, key_pool, value_scale, slot"),
+    "e4m3 wraps instead of saturating": one("quantised-within-bound", "row = tl.clamp(row, -LIMIT, LIMIT, propagate_nan=tl.PropagateNan.ALL)", "row = tl.where(tl.abs(row) > LIMIT, row * 0.0, row)"),
+    "int8 is truncated": one("quantised-within-bound", "tl.floor(row + 0.5).to(tl.int8)", "row.to(tl.int8)"),
+    "one scale serves two slots": one("quantised-within-bound", "tl.store(scales + slot * kv_heads + head, scale, mask=live)", "tl.store(scales + slot // 2 * kv_heads + head, scale, mask=live)"),
+    "the scale of values is read for keys": one(EQUALS, "k_scale = tl.load(key_scale + scale_at, mask=seen, other=0.0)", "k_scale = tl.load(value_scale + scale_at, mask=seen, other=0.0)", "B59"),
+    "scales are found without their block": one(EQUALS, "scale_at = (block * BLOCK + offset) * kv_heads + kv_head\n            k_scale = tl.load(key_scale + scale_at, mask=seen", "scale_at = at.to(tl.int64) * kv_heads + kv_head\n            k_scale = tl.load(key_scale + scale_at, mask=seen"),
+    # Copies.
+    "copies leave scales behind": one("copy-is-complete", 'for name in ("key", "value", "key_scale", "value_scale"):\n            tensors', 'for name in ("key", "value"):\n            tensors', "B82"),
+    "copies stop after one tile": one("copy-is-complete", "triton.cdiv(size, tile), layers.shape[0])]", "1, layers.shape[0])]", "B38"),
+    "copies multiply block ids in 32 bits": one("no-address-overflow", "source, target = tl.load(pairs + pair * 2), tl.load(pairs + pair * 2 + 1)", "source, target = tl.load(pairs + pair * 2).to(tl.int32), tl.load(pairs + pair * 2 + 1).to(tl.int32)"),
+    # Latents.
+    "the rotary part of a row is not scored": one(EQUALS, "score = tl.dot(q_rope, tl.trans(rope), score, input_precision=\"ieee\") * (scale * LOG2E)", "score = score * (scale * LOG2E)"),
+    "the rotary part is read from the next row": one(OWNED, "rope = rows(pool + LATENT, base, seen, ROPE, PADDED_ROPE)", "rope = rows(pool + LATENT + ROPE, base, seen, ROPE, PADDED_ROPE)"),
+}  # fmt: skip
+"""By name; `like` names a real bug of its kind."""
+
+
+class Small:
+    """What faulty kernels claim."""
+
+    split_tokens = 32
+
+    @classmethod
+    def capabilities(cls) -> KernelCapabilities:
+        """Every feature at small shapes: splits of two tiles, heads that are no powers of two, blocks larger and smaller than a tile."""
+        return KernelCapabilities(
+            dtypes=("float32", "float16"),
+            head_sizes=(40, 32),
+            gqa_ratios=(3, 1),
+            block_sizes=(12, 64, 1),
+            layouts=("NHD", "HND"),
+            features=frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8"}),
+            max_pool_bytes=2**40,
+            mla_sizes=((40, 24),),
+        )
+
+
+def build_paged(name: str, directory: Path) -> type[Any]:
+    """The faulty adapter, made from the changed sources in `directory`."""
+    package = write(name, PAGED_FAULTS[name].changes, directory)
+    adapter = importlib.import_module(f"{package}.adapter")
+    return type("PagedTriton", (Small, adapter.PagedTriton), {"__module__": adapter.__name__})
+
+
+def write(name: str, changes: tuple[tuple[str, str], ...], directory: Path) -> str:
+    """Write the package with its changes and make it importable; returns its name."""
+    package = "faulty_" + "".join(char if char.isalnum() else "_" for char in name)
+    folder = directory / package
+    folder.mkdir()
+    texts = {path.name: path.read_text() for path in SOURCE.glob("*.py")}
+    for old, new in changes:
+        found = [file for file, text in texts.items() if old in text]
+        if len(found) != 1:
+            raise AssertionError(f"fault {name!r} does not fit the paged kernels any more: {old!r} is in {found}")
+        texts[found[0]] = texts[found[0]].replace(old, new)
+    for file, text in texts.items():
+        (folder / file).write_text(text.replace("kvproof.kernels.paged", package))
+    spec = importlib.util.spec_from_file_location(package, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[package] = module
+    spec.loader.exec_module(module)
+    return package

@@ -1,0 +1,178 @@
+"""The GPU run as far as it goes without a GPU: its checks see what they are for, its measurements run on small loads, its report loses nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kvproof.kernels.check import check_kernels
+from kvproof.kernels.contract import KernelCapabilities
+from kvproof.kernels.gpu import checks, measure, run
+from kvproof.kernels.gpu.device import GuardBroken, Guarded, on_device
+from kvproof.kernels.gpu.report import Check, Measurement, Report
+from kvproof.kernels.machine import Machine
+from kvproof.kernels.paged.adapter import PagedTriton
+from kvproof.kernels.paged.torch_path import PagedTorch
+
+ROOT = Path(__file__).parents[2]
+SMALL = KernelCapabilities(
+    dtypes=("float32", "bfloat16"), layouts=("NHD", "HND"), features=frozenset({"decode", "prefill", "copy", "int8"})
+)
+
+
+def test_the_suite_judges_kernels_on_a_device() -> None:
+    report = check_kernels(on_device(PagedTorch, "cpu", SMALL), budget_seconds=2)
+    assert report.verdict == "held", str(report)
+    assert report.law("copy-is-complete").exercised > 0
+
+
+class BesideThePool(PagedTorch):
+    """Writes one byte before the first element of the keys."""
+
+    def store(self, pool, key, value, slots) -> None:
+        super().store(pool, key, value, slots)
+        raw = torch.empty(0, dtype=torch.uint8).set_(pool.key.untyped_storage())
+        raw[pool.key.storage_offset() * pool.key.element_size() - 1] = 0
+
+
+def test_a_write_into_a_guard_is_seen() -> None:
+    report = check_kernels(on_device(BesideThePool, "cpu", SMALL), budget_seconds=1, shrink_seconds=0.1)
+    assert "before or behind a tensor" in report.law("paged-equals-contiguous").reason
+
+
+def test_views_into_one_storage_stay_views_into_one_storage() -> None:
+    both = torch.arange(24.0).view(3, 2, 4)
+    guarded = Guarded("cpu")
+    first, second = guarded.tensor(both[:, 0]), guarded.tensor(both[:, 1])
+    assert torch.equal(second, both[:, 1])
+    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    first[2, 0] = -1
+    guarded.check()
+    guarded.bring_back()
+    assert both[2, 0, 0] == -1
+    first.as_strided((1,), (1,), 0)[0] = 5
+    with pytest.raises(GuardBroken):
+        guarded.check()
+
+
+def emulated(run: Any) -> Any:
+    out = run()
+    return out, lambda: out.copy_(run())
+
+
+class LeavesPadding(PagedTorch):
+    """Padded lanes keep whatever lay in the output."""
+
+    def attend(self, pool, query, block_tables, seq_lens, **options) -> torch.Tensor:
+        out = super().attend(pool, query, block_tables, seq_lens, **options)
+        out[seq_lens == 0] = 3.0
+        return out
+
+
+class FixedLengths(PagedTorch):
+    """Reads lengths on the host once, as a graph that was captured with them would keep them."""
+
+    lens: torch.Tensor | None = None
+
+    def attend(self, pool, query, block_tables, seq_lens, **options) -> torch.Tensor:
+        type(self).lens = seq_lens.clone() if type(self).lens is None else type(self).lens
+        return super().attend(pool, query, block_tables, type(self).lens, **options)
+
+
+def test_a_captured_graph_is_compared_with_direct_calls() -> None:
+    machine = Machine()
+    with machine.installed():
+        assert checks.captured_graph(PagedTriton(), "cpu", emulated) == ""
+    assert machine.violations == []
+    assert "zeros in padded lanes" in checks.captured_graph(LeavesPadding(), "cpu", emulated)
+
+
+def test_a_large_pool_is_compared_with_a_small_one() -> None:
+    with Machine().installed():
+        assert checks.large_pool(PagedTriton(), "cpu", 1 << 20) == ""
+        assert checks.low_bits("cpu") == ""
+
+
+class Scattered(PagedTorch):
+    """Copies nothing."""
+
+    def copy_blocks(self, pool, pairs) -> None:
+        pass
+
+
+def test_a_large_pool_without_copies_is_at_fault() -> None:
+    assert "a block copied" in checks.large_pool(Scattered(), "cpu", 1 << 20)
+
+
+def test_every_measurement_runs_on_a_small_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "DEVICE", "cpu")
+
+    def once(run: Any, *, graph: bool = False) -> list[float]:
+        run()
+        return [2.0]
+
+    monkeypatch.setattr(measure, "milliseconds", once)
+    load = measure.Load(seqs=2, tokens=32, kv_heads=2, ratio=2, head=32)
+    rates, kernels = measure.Rates(1e9, 1e12), PagedTriton()
+    with Machine().installed():
+        found = [
+            measure.decode(load, rates, kernels),
+            measure.decode(measure.Load(seqs=2, tokens=32, kv_heads=2, ratio=2, head=32, stored="int8", layout="HND"), rates, kernels),
+            measure.decode(measure.Load(seqs=2, tokens=32, kv_heads=2, ratio=2, head=32, stored="float8_e4m3fn"), rates, kernels),
+            measure.decode_torch(load, rates),
+            *measure.decode_latent(1, 64, 4, rates, kernels),
+            measure.prefill(load, rates, kernels),
+            measure.prefill_torch(load, rates),
+            measure.store(load, rates, kernels),
+            measure.copy_blocks(load, rates, kernels),
+        ]
+    # 2 sequences x 32 tokens x 2 heads x 32 elements x 2 bytes, keys and values, in 2 ms.
+    assert found[0].value == pytest.approx(2 * 2 * 32 * 2 * 32 * 2 / 2e-3 / 1e9)
+    assert found[0].share == pytest.approx(found[0].value)
+    # A causal prefill: two products of 32 x 32 / 2 x 32 multiplications and additions for 2 sequences and 4 query heads.
+    assert found[6].value == pytest.approx(2 * 2 * (32 * 32 / 2) * 32 * 2 * 4 / 2e-3 / 1e12)
+    assert all(entry.milliseconds == 2.0 for entry in found)
+
+
+def test_a_report_keeps_what_came_before_a_failure(tmp_path: Path) -> None:
+    report = Report(tmp_path / "gpu", "A device")
+    report.check(Check("a law", "held", "12 cases", 1.5))
+    report.measure(Measurement("decode", 1.25, 4000.0, "GB/s", 0.93, "copy", 20))
+
+    def fails() -> None:
+        raise RuntimeError("out of memory\nand more")
+
+    run._guarded("prefill", fails, report) if torch.cuda.is_available() else report.check(
+        Check("prefill", "error", "out of memory | there")
+    )
+    held = json.loads((tmp_path / "gpu.json").read_text())
+    assert held["version"] == 1
+    assert held["measurements"][0]["share"] == 0.93
+    page = (tmp_path / "gpu.md").read_text()
+    assert "| decode | 1.250 | 4000.0 GB/s | 93.0 % | copy | 20 |" in page
+    assert "| prefill | error |" in page
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu.json", "gpu.md"]
+
+
+BLOCKED = """
+import sys, runpy
+for name in ("msgspec", "click", "rich", "hypothesis", "pytest", "z3"):
+    sys.modules[name] = None
+sys.argv = ["gpu.py", *sys.argv[1:]]
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says that there is no GPU")
+def test_without_a_gpu_it_says_so_and_needs_nothing_but_torch_and_triton() -> None:
+    command = [sys.executable, "-c", BLOCKED.format(script=str(ROOT / "benchmarks" / "gpu.py"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout.startswith("No GPU is visible to torch")
+    assert done.stdout.count("\n") == 1
