@@ -59,8 +59,19 @@ class EngineAdapter(ProductionAdapter):
     layout: ClassVar[str] = "NHD"
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
+        self.engine = self.build(num_blocks, block_size)
+        self.cache = self.engine.cache
+        self.mirror = self.engine.worker.mirror
+        self.histories: dict[int, History] = {}
+        self._waiting: dict[int, Wanted] = {}
+        """By sequence, what no step has launched yet."""
+        self._launched: dict[int, dict[int, Wanted]] = {}
+        """By step and sequence."""
+
+    def build(self, num_blocks: int, block_size: int) -> Engine:
+        """A fresh engine."""
         model, self.oracle = model_of(self.config)
-        self.engine = self.engine_class(
+        return self.engine_class(
             model,
             num_blocks=num_blocks,
             block_size=block_size,
@@ -69,13 +80,6 @@ class EngineAdapter(ProductionAdapter):
             layout=self.layout,
             events=True,
         )
-        self.cache = self.engine.cache
-        self.mirror = self.engine.worker.mirror
-        self.histories: dict[int, History] = {}
-        self._waiting: dict[int, Wanted] = {}
-        """By sequence, what no step has launched yet."""
-        self._launched: dict[int, dict[int, Wanted]] = {}
-        """By step and sequence."""
 
     @classmethod
     def capabilities(cls) -> Capabilities:

@@ -44,12 +44,23 @@ class Engine:
         host_blocks: int = 0,
         kernels: Kernels | None = None,
         layout: str = "NHD",
+        prefix_caching: bool = True,
         events: bool = False,
     ) -> None:
         """`kernels`: `PagedTriton()` on a GPU or under the IR machine; None for plain torch. Raises BadConfiguration."""
         config = model.config
+        self.num_blocks = num_blocks
+        self.block_size = block_size
         groups = [GroupSpec() if window is None else GroupSpec("sliding_window", window=window) for window in config.windows]
-        self.cache = PagedCache(num_blocks, block_size, groups=groups, host_blocks=host_blocks, events=events, locked=False)
+        self.cache = PagedCache(
+            num_blocks,
+            block_size,
+            groups=groups,
+            prefix_caching=prefix_caching,
+            host_blocks=host_blocks,
+            events=events,
+            locked=False,
+        )
         store = self.store_class.of(
             config, kernels or PagedTorch(), num_blocks=num_blocks, host_blocks=host_blocks, block_size=block_size, layout=layout
         )

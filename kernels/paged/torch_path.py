@@ -75,9 +75,11 @@ class PagedTorch(PagedKernels):
         for seq, length in enumerate(seq_lens.tolist()):
             count = 1 if query_lens is None else int(query_lens[seq])
             if length and count:
-                slots = slots_of(block_tables[seq : seq + 1], seq_lens[seq : seq + 1], pool.block_size)[:length]
+                # Blocks behind the window may be somebody else's by now, and what is there, NaN times a weight of zero, would still be NaN.
+                first = 0 if window is None else max(0, length - count - window + 1)
+                slots = slots_of(block_tables[seq : seq + 1], seq_lens[seq : seq + 1], pool.block_size)[first:length]
                 key, value = self._rows(pool, slots, key=True), self._rows(pool, slots, key=False)
-                position = torch.arange(length - count, length, device=query.device)
+                position = torch.arange(length - count - first, length - first, device=query.device)
                 rows = query[row : row + count].float()
                 out[row : row + count] = _attention(rows, key, value, position, scale, window, sinks, soft_cap).to(out.dtype)
             row += count
