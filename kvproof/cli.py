@@ -4,6 +4,7 @@
     kvproof check mypkg.attn:Kernels        judge paged kernels
     kvproof replay FILE                     run a failure again, step by step
     kvproof shrink FILE                     make a failure shorter
+    kvproof fuzz mypkg.kv:Adapter           search for hours, on one machine or many
     kvproof laws                            what is promised
     kvproof new FILE                        an adapter to start from
 
@@ -30,7 +31,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from kvproof import schemas
+from kvproof import fuzz_cli, schemas
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program, write_program, write_whole
 from kvproof.fuzz.reports import lawbook, terminal, wording
@@ -66,7 +67,7 @@ class Unusable(ValueError):
     """A request that cannot be met: one sentence that names the cause and the mend."""
 
 
-REQUEST_ERRORS: Final = (BadTarget, BadFile, BadWaivers, BadPlace, Unusable, AdapterFault)
+REQUEST_ERRORS: Final = (BadTarget, BadFile, BadWaivers, BadPlace, Unusable, AdapterFault, *fuzz_cli.REQUEST_ERRORS)
 """Errors whose text is all that a user needs to see."""
 
 
@@ -204,7 +205,7 @@ def check(
     """
     from kvproof.fuzz import check as checking
 
-    waivers = _waivers(waivers_file, target)
+    waivers = known_broken(waivers_file, target)
     to_stdout = json_file == Path("-")
     workers = workers or default_workers()
     seed = secrets.randbelow(2**32) if seed is None else seed
@@ -339,7 +340,7 @@ def _portable(program: AnyProgram) -> AnyProgram:
     return program if isinstance(program, str) else msgspec.structs.replace(program, target=portable(program.target))
 
 
-def _waivers(path: Path | None, target: str) -> dict[str, Waiver]:
+def known_broken(path: Path | None, target: str) -> dict[str, Waiver]:
     """The waivers for `target` in the named file, or in the one of the current directory."""
     if path is None and not DEFAULT_FILE.exists():
         return {}
@@ -561,3 +562,6 @@ def new(file: Path) -> int:
     click.echo(f"Wrote {file}. It has a small cache of its own and passes as it is; replace that by yours. Check it with:")
     click.echo(f"    kvproof check {file}:Adapter")
     return HELD
+
+
+cli.add_command(fuzz_cli.fuzz)

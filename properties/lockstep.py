@@ -66,6 +66,8 @@ class Lockstep:
         self.refusals: Counter[str] = Counter()
         self.trace: list[Step] | None = [] if keep_trace else None
         self.last_seen = Seen()
+        self.last_outcome: Outcome = None
+        """What the last operation answered."""
         self._matchable: frozenset[int] | None = frozenset() if self.capabilities.events else None
 
     def do(self, op: Op) -> bool:
@@ -92,7 +94,7 @@ class Lockstep:
             raise AdapterFault(f"{error}.") from error
         if violation is not None:
             raise LawBroken(violation)
-        self.last_seen = seen
+        self.last_seen, self.last_outcome = seen, outcome
         return True
 
     def _died_of_exhaustion(self, op: Op, error: Raises) -> NoReturn:
