@@ -88,6 +88,11 @@ class Agenda:
             self.entries.update(entries)
             self.shared.update(entries)
 
+    @property
+    def moved_pins(self) -> bool:
+        """Whether this operation took pins away from any block."""
+        return bool(self.finished or self.unpinned)
+
     def touched(self, spec: Spec) -> None:
         """Slots have changed: whoever lists their blocks reads them again."""
         owners = spec.owners

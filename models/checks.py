@@ -721,9 +721,10 @@ def _lies_above(spec: Spec, out: Evicted, kept: int) -> bool:
 
 def books(spec: Spec, op: Op) -> None:
     """The cache's own books agree with what its tables show."""
-    seen = spec.seen.books
-    for field in BOOKS:
-        spec.exercised[f"books:{field}"] += getattr(seen, field) is not None
+    seen, exercised = spec.seen.books, spec.exercised
+    exercised["books:refcounts"] += seen.refcounts is not None
+    exercised["books:free"] += seen.free is not None
+    exercised["books:cached"] += seen.cached is not None
     if seen.refcounts is not None:
         refcounts(spec, seen.refcounts)
     if seen.free is None:
@@ -739,6 +740,8 @@ def refcounts(spec: Spec, counts: dict[int, int]) -> None:
     """Each count lies between the table entries that list the block and those plus the device work that may pin it."""
     agenda = spec.agenda
     spec.exercised["refcount-equals-holders"] += bool(spec.owners)
+    if not agenda.counts and not agenda.moved_pins:
+        return
     for block in sorted(agenda.counts.union(agenda.loosened(agenda.surplus)) & spec.universe):
         count, listed = counts.get(block, 0), len(spec.owners.get(block, ()))
         if count == listed:
@@ -757,6 +760,10 @@ def refcounts(spec: Spec, counts: dict[int, int]) -> None:
 
 def free_list(spec: Spec, op: Op, free: dict[int, int]) -> None:
     """A free block is listed once, by nobody else, and no device work touches it."""
+    if spec.capabilities.steps:
+        spec.exercised["fenced-reuse"] += spec.unowned > 0
+    if not spec.agenda.places and not spec.agenda.launched:
+        return
     law = "release-once" if isinstance(op, Release) else "pool-conserved"
     launched = [block for out in spec.agenda.launched for block in out.blocks if block in free]
     for block in sorted(free.keys() & spec.agenda.places.union(launched)):
@@ -768,8 +775,6 @@ def free_list(spec: Spec, op: Op, free: dict[int, int]) -> None:
             holder = next(iter(spec.owners[block]))[0]
             raise Broken("pool-conserved", f"block {block} is on the free list, but sequence {holder} lists it")
         _not_in_use(spec, block)
-    if spec.capabilities.steps:
-        spec.exercised["fenced-reuse"] += spec.unowned > 0
 
 
 def _not_in_use(spec: Spec, block: int) -> None:
@@ -789,20 +794,9 @@ def _not_in_use(spec: Spec, block: int) -> None:
 
 def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | None) -> None:
     """Every block is held, free or retiring; only device work may keep one that nobody lists out of the free list."""
-    agenda = spec.agenda
-    waiting = retiring or set()
-    for block in sorted(waiting & agenda.places.union(agenda.loosened(waiting))):
-        if block in free:
-            raise Broken("pool-conserved", f"block {block} is both free and retiring")
-        if not spec.pins(block):
-            raise Broken("pool-conserved", f"block {block} waits for device work, but no device work touches it")
-    for block in agenda.places.union(agenda.loosened(agenda.kept_back)) & spec.universe:
-        here = block not in free and block not in spec.owners
-        pinned = here and spec.pins(block) > 0
-        (agenda.kept_back.add if pinned else agenda.kept_back.discard)(block)
-        (agenda.lost.add if here and not pinned else agenda.lost.discard)(block)
-    agenda.places.clear()
-    lost, spare = agenda.lost, len(spec.universe) - spec.usable
+    if spec.agenda.places or spec.agenda.moved_pins:
+        _sort_places(spec, free, retiring or set())
+    lost, spare = spec.agenda.lost, len(spec.universe) - spec.usable
     if len(lost) > spare:
         law = "no-leak" if not spec.owners and not spec.passes and spec.any_drop else "pool-conserved"
         raise Broken(law, f"block {max(lost)} is neither free nor held nor retiring after {op_name(op)}")
@@ -815,10 +809,26 @@ def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | Non
     spec.exercised["ledger-adds-up"] += 1
 
 
+def _sort_places(spec: Spec, free: dict[int, int], waiting: set[int]) -> None:
+    """Find out of the blocks that moved whether they are kept back or lost."""
+    agenda = spec.agenda
+    for block in sorted(waiting & agenda.places.union(agenda.loosened(waiting))):
+        if block in free:
+            raise Broken("pool-conserved", f"block {block} is both free and retiring")
+        if not spec.pins(block):
+            raise Broken("pool-conserved", f"block {block} waits for device work, but no device work touches it")
+    for block in agenda.places.union(agenda.loosened(agenda.kept_back)) & spec.universe:
+        here = block not in free and block not in spec.owners
+        pinned = here and spec.pins(block) > 0
+        (agenda.kept_back.add if pinned else agenda.kept_back.discard)(block)
+        (agenda.lost.add if here and not pinned else agenda.lost.discard)(block)
+    agenda.places.clear()
+
+
 def matchable_blocks(spec: Spec, cached: set[int]) -> None:
     """What the books call matchable holds accepted tokens from its first slot on."""
     memory = spec.memory
-    for block in sorted(cached & spec.agenda.matchable & spec.universe):
+    for block in sorted(cached & spec.agenda.matchable & spec.universe) if spec.agenda.matchable else ():
         how = memory.forgotten.get(block)
         if how is not None:
             raise Broken(
@@ -848,9 +858,6 @@ def _why_empty(spec: Spec, block: int) -> tuple[str, str]:
 
 
 # -- shared pieces ------------------------------------------------------------------------------------------------------------------------------------
-
-BOOKS = ("refcounts", "free", "cached")
-"""The fields of a snapshot that laws need; which of them were kept is counted beside the laws, as `books:free` and so on."""
 
 _FORGOTTEN = {"evicted": "eviction-forgets", "reset": "reset-forgets"}
 

@@ -62,9 +62,14 @@ class Ledger:
         """The same at the last look."""
         self.counts_before: dict[int, int] = {}
         """The reference counts before the last operation, of those that it changed."""
+        self._looked_at: Books | None = None
+        """The last books that were compared."""
 
     def difference(self, books: Books) -> Change:
         """What `books` say that was not so at the last look."""
+        if books is self._looked_at:
+            return _unchanged(books)
+        self._looked_at = books
         return Change(
             refcounts=None if books.refcounts is None else _counts_difference(self.kept["refcounts"], books.refcounts),
             free=None if books.free is None else _list_difference(self.kept["free"], books.free),
@@ -76,9 +81,9 @@ class Ledger:
         """The books are now as `change` says."""
         counts = self.kept["refcounts"]
         assert isinstance(counts, dict)
-        self.counts_before = {block: counts.get(block, 0) for block in change.refcounts or ()}
+        self.counts_before = {block: counts.get(block, 0) for block in change.refcounts} if change.refcounts else {}
         self.refcounts = self._counts("refcounts", change.refcounts)
-        self.free = self._counts("free", None if change.free is None else self._times(change.free))
+        self.free = self._counts("free", None if change.free is None else {} if change.free is UNMOVED else self._times(change.free))
         self.cached = self._set("cached", change.cached)
         self.retiring = self._set("retiring", change.retiring)
 
@@ -109,6 +114,8 @@ class Ledger:
         assert isinstance(kept, set)
         if moved is None:
             return None
+        if moved is UNMOVED:
+            return kept
         kept.difference_update(moved.left)
         kept.update(moved.joined)
         return kept
@@ -127,6 +134,8 @@ class Observed:
         self.books = Ledger()
         self.replayed: set[int] = set()
         """The matchable set by the events taken so far."""
+        self._replay: frozenset[int] | None = None
+        """The same at the last full observation."""
         self.last = Change()
         self.before = Change()
         """The last change but one."""
@@ -167,16 +176,14 @@ class Observed:
 
     def difference(self, seen: Seen) -> Change:
         """What a full observation shows that is not known yet."""
-        now = seen.tables
-        tables: dict[int, Tables | None] = {seq: rows for seq, rows in now.items() if self.tables.get(seq) != rows}
-        tables.update((seq, None) for seq in self.tables if seq not in now)
-        replayed = seen.matchable_by_events
-        return msgspec.structs.replace(
-            self.books.difference(seen.books),
-            tables=tables,
-            worker_tables=seen.worker_tables,
-            events=None if replayed is None else _set_difference(self.replayed, replayed),
-        )
+        now, known, replayed = seen.tables, self.tables, seen.matchable_by_events
+        tables: dict[int, Tables | None] = {seq: rows for seq, rows in now.items() if known.get(seq) != rows}
+        if len(known) + len(tables) > len(now):
+            tables.update((seq, None) for seq in known if seq not in now)
+        books = self.books.difference(seen.books)
+        events = None if replayed is None else UNMOVED if replayed is self._replay else _set_difference(self.replayed, replayed)
+        self._replay = replayed
+        return Change(tables, books.refcounts, books.free, books.cached, books.retiring, events, seen.worker_tables)
 
     def take(self, change: Change) -> None:
         """The cache is now as `change` says."""
@@ -189,7 +196,7 @@ class Observed:
         for seq, tables in change.tables.items():
             self._replace(seq, tables)
         self.books.take(change)
-        if change.events is not None:
+        if change.events is not None and change.events is not UNMOVED:
             self.replayed.difference_update(change.events.left)
             self.replayed.update(change.events.joined)
 
@@ -243,6 +250,15 @@ class Observed:
             del self.holding[entry[0]]
         self.unlisted.append((entry, block))
         self.relisted.add(block)
+
+
+def _unchanged(books: Books) -> Change:
+    return Change(
+        refcounts=None if books.refcounts is None else {},
+        free=None if books.free is None else UNMOVED,
+        cached=None if books.cached is None else UNMOVED,
+        retiring=None if books.retiring is None else UNMOVED,
+    )
 
 
 def _counts_difference(old: Collection[int], new: Mapping[int, int]) -> dict[int, int]:

@@ -112,7 +112,7 @@ class Lockstep:
         raise LawBroken(msgspec.structs.replace(violation, reason=reason)) from error
 
     def _observe(self, op: Op, outcome: Outcome) -> Seen:
-        cache = self.cache
+        cache, before = self.cache, self.last_seen
         live = list(self.spec.live)
         if outcome is None or not isinstance(outcome, OutOfBlocksSeen | RefusedSeen):
             if isinstance(op, Admit):
@@ -122,8 +122,8 @@ class Lockstep:
             elif isinstance(op, Release) and op.reason != "preempt" and op.seq in live:
                 live.remove(op.seq)
         return Seen(
-            {seq: cache.tables(seq) for seq in live},
-            cache.books(),
+            {seq: cache.tables(seq, before.tables.get(seq, ())) for seq in live},
+            cache.books(before.books),
             self._worker_tables(op) if self.capabilities.mirror else {},
             self._replay_events(),
         )
