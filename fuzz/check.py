@@ -6,7 +6,6 @@ breaks, its program is shrunk at once, and the search goes on for a moment: othe
 
 from __future__ import annotations
 
-import random
 import time
 import traceback
 import warnings
@@ -18,19 +17,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from kvproof.fuzz.engine import Found, Search, Tally, hypothesis_batch, run_seed
 from kvproof.fuzz.processes import process_context
-from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
+from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.shrink import shrink, shrink_fault, shrink_hang
-from kvproof.fuzz.swarm import Config, Swarm
 from kvproof.fuzz.verdicts import Finding, Report, law_verdicts
-from kvproof.impl.checker import AdapterFault, Hung, call_of, read_capabilities
-from kvproof.models.capabilities import Capabilities
+from kvproof.impl.checker import AdapterFault, call_of, read_capabilities
 from kvproof.models.laws import BY_NAME, LAWS
-from kvproof.models.ops import Op
-from kvproof.models.spec import Violation
-from kvproof.properties.drain import drain
-from kvproof.properties.lockstep import OP_SECONDS, LawBroken, Lockstep, time_limit
-from kvproof.properties.machine import run_machine
+from kvproof.properties.lockstep import OP_SECONDS
 
 BUDGETS: Final[dict[str, float]] = {"quick": 10.0, "ci": 30.0, "nightly": 600.0}
 """Seconds of search for each named budget."""
@@ -50,9 +44,6 @@ HANG_SHRINK_OP_SECONDS: Final = 0.5
 HYPOTHESIS_SHARE: Final = 0.12
 """Share of its time that each worker gives to the Hypothesis machine. It is several times slower than the swarm, but its bundles lean elsewhere."""
 
-MACHINE_SECONDS: Final = 2.0
-"""Length of one batch of the Hypothesis machine; its first program is always the trivial one, so very short batches waste it."""
-
 SHRINKS_PER_LAW: Final = 6
 """How many programs that break the same law a worker shrinks."""
 
@@ -61,8 +52,6 @@ HANGS_PER_WORKER: Final = 2
 
 REPORT_SECONDS: Final = 0.25
 """How often a worker reports its progress."""
-
-Kind = Literal["violation", "fault", "hang"]
 
 
 class Progress(msgspec.Struct):
@@ -76,41 +65,10 @@ class Progress(msgspec.Struct):
     phase: Literal["swarm", "hypothesis", "shrinking"] = "swarm"
 
 
-class Found(msgspec.Struct):
-    """A program that shows something, and whether it was shrunk already."""
-
-    kind: Kind
-    program: Program
-    shrunk: bool = False
-
-
 class Crash(msgspec.Struct):
     """kvproof itself failed in a worker."""
 
     traceback: str
-
-
-class Tally(msgspec.Struct):
-    """What a worker has done since it last reported."""
-
-    programs: int = 0
-    operations: int = 0
-    exercised: Counter[str] = msgspec.field(default_factory=Counter)
-    refusals: Counter[str] = msgspec.field(default_factory=Counter)
-
-
-class Search(msgspec.Struct):
-    """What the workers of one check share."""
-
-    target: type
-    name: str
-    capabilities: Capabilities
-    seed: int
-    workers: int
-    deadline: float
-    op_seconds: float
-    programs: int | None
-    waived: frozenset[str]
 
 
 def check(
@@ -159,7 +117,7 @@ def campaign(
     while time.monotonic() < min(search.deadline, stop_at()) and (search.programs is None or index < search.programs):
         now = time.monotonic()
         if now - started > 1 and machine_seconds < HYPOTHESIS_SHARE * (now - started) and search.programs is None:
-            found = _hypothesis_batch(search, f"{search.seed}:{worker}:{batch}", tally)
+            found = hypothesis_batch(search, f"{search.seed}:{worker}:{batch}", tally)
             batch += 1
             machine_seconds += time.monotonic() - now
         else:
@@ -181,70 +139,6 @@ def campaign(
             yield tally
             tally, told = Tally(), time.monotonic()
     yield tally
-
-
-def run_seed(search: Search, seed: str, tally: Tally) -> Found | None:
-    """Run the swarm program of `seed`, and count it."""
-    rng = random.Random(seed)
-    config = Config(rng, search.capabilities)
-    lockstep: Lockstep | None = None
-    try:
-        with time_limit(search.op_seconds):
-            lockstep = Lockstep(search.target, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=search.capabilities)
-            _drive(Swarm(rng, search.capabilities, num_blocks=config.num_blocks, block_size=config.block_size), lockstep, rng)
-    except LawBroken as broken:
-        return _found(search, seed, config, lockstep, "violation", violation=broken.violation)
-    except AdapterFault as fault:
-        return _found(search, seed, config, lockstep, "fault", fault=str(fault))
-    except Hung as hung:
-        return _found(search, seed, config, lockstep, "hang", fault=str(hung))
-    finally:
-        tally.programs += 1
-        if lockstep is not None:
-            tally.operations += len(lockstep.ops)
-            tally.exercised.update(lockstep.spec.exercised)
-            tally.refusals.update(lockstep.refusals)
-    return None
-
-
-def _drive(swarm: Swarm, lockstep: Lockstep, rng: random.Random) -> None:
-    while (op := swarm.next(lockstep.spec)) is not None:
-        lockstep.do(op)
-    for op in drain(rng, lockstep.spec, swarm.next_seq):
-        lockstep.do(op)
-
-
-def _hypothesis_batch(search: Search, seed: str, tally: Tally) -> Found | None:
-    """A few programs of the Hypothesis machine."""
-    number = random.Random(seed).getrandbits(32)
-    deadline = min(search.deadline, time.monotonic() + MACHINE_SECONDS)
-    programs, operations, exercised, found = run_machine(
-        search.target, seed=number, examples=60, steps=40, deadline=deadline, op_seconds=search.op_seconds
-    )
-    tally.programs += programs
-    tally.operations += operations
-    tally.exercised.update(exercised)
-    if found is None:
-        return None
-    kind: Kind = "violation" if found.violation else ("hang" if found.hang else "fault")
-    program = Program(
-        FORMAT,
-        search.name,
-        PoolConfig(found.num_blocks, found.block_size),
-        tuple(found.ops),  # type: ignore[arg-type]
-        f"hypothesis:{number}",
-        found.violation,
-        found.fault or found.hang,
-    )
-    return Found(kind, program)
-
-
-def _found(
-    search: Search, seed: str, config: Config, lockstep: Lockstep | None, kind: Kind, *, violation: Violation | None = None, fault: str = ""
-) -> Found:
-    ops: list[Op] = lockstep.ops if lockstep else []
-    program = Program(FORMAT, search.name, PoolConfig(config.num_blocks, config.block_size), tuple(ops), seed, violation, fault)  # type: ignore[arg-type]
-    return Found(kind, program)
 
 
 # -- all workers ------------------------------------------------------------------------------------------------------------------------------------

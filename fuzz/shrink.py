@@ -214,10 +214,10 @@ def shrink_in_parallel(
 
 def shrink_fault(program: Program, target: type, *, seconds: float = SHRINK_SECONDS, op_seconds: float = OP_SECONDS) -> Program:
     """The simplest program found that shows a fault of the adapter of the same kind (the same call, the same complaint)."""
-    kind = _kind_of_fault(program.fault)
+    kind = kind_of_fault(program.fault)
 
     def same_kind(result: Result) -> bool:
-        return bool(result.fault) and _kind_of_fault(result.fault) == kind
+        return bool(result.fault) and kind_of_fault(result.fault) == kind
 
     return _shrunk(program, Shrinker(target, same_kind, seconds=seconds, op_seconds=op_seconds))
 
@@ -252,6 +252,6 @@ def first_violation(program: Program, target: type, *, op_seconds: float = OP_SE
     return result.violation
 
 
-def _kind_of_fault(fault: str) -> str:
+def kind_of_fault(fault: str) -> str:
     """A fault without its numbers: `extend(3, 1) raised KeyError: 3` and `extend(0, 2) raised KeyError: 0` are the same."""
     return "".join(character for character in fault if not character.isdigit()).partition("(")[0]

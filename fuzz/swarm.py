@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from kvproof.fuzz.edits import sequences_of
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import (
     RELEASE_REASONS,
@@ -96,6 +97,14 @@ class Swarm:
         self._namespaces = self._draw_namespaces()
         self._live = rng.choice((2, 3, 4, MAX_LIVE))
         self._makers, self._weights = self._draw_weights()
+
+    def go_on(self, ops: Iterable[Op], more: int) -> None:
+        """Add at most `more` operations to a program that begins with `ops`: their sequences and tokens are known from now on."""
+        self.length = min(self.length, more)
+        for op in ops:
+            self.next_seq = max([self.next_seq, *(seq + 1 for seq in sequences_of(op))])
+            if isinstance(op, Admit):
+                self._said.append(op.prompt)
 
     def next(self, spec: Spec) -> Op | None:
         """The next operation, or None once the program has its length."""

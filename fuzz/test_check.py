@@ -13,7 +13,9 @@ from toys_more import Deaf, Dying, Everything, Greedy, Stepping, Swallowing
 
 from kvproof import Capabilities
 from kvproof.fuzz import check as check_module
-from kvproof.fuzz.check import BUDGETS, Gathering, Progress, Search, Tally, campaign, check, run_seed
+from kvproof.fuzz import engine
+from kvproof.fuzz.check import BUDGETS, Gathering, Progress, campaign, check
+from kvproof.fuzz.engine import Search, Tally, run_seed
 from kvproof.fuzz.verdicts import Report, law_verdicts
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.laws import CACHE_LAWS
@@ -363,7 +365,7 @@ def test_a_failure_of_kvproof_itself_is_raised_and_not_blamed_on_the_target(monk
     def broken(*_):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(check_module, "drain", broken)
+    monkeypatch.setattr(engine, "drain", broken)
     with pytest.raises(ZeroDivisionError):
         checked(Toy)
     with pytest.raises(RuntimeError, match=r"(?s)kvproof failed in a worker:.*ZeroDivisionError: ours"):

@@ -12,7 +12,7 @@ from toys_more import Everything, Greedy, RaisingHalfway
 from kvproof import Capabilities, Namespace
 from kvproof.fuzz import shrink as shrink_module
 from kvproof.fuzz.bugs import BUGS as SEEDED
-from kvproof.fuzz.check import Search, Tally, run_seed
+from kvproof.fuzz.engine import Search, Tally, run_seed
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
 from kvproof.fuzz.shrink import Candidate, Shrinker, breaks, shrink, shrink_fault
 from kvproof.impl.checker import AdapterFault, read_capabilities

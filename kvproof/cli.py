@@ -6,6 +6,7 @@
     kvproof shrink FILE                     make a failure shorter
     kvproof open FILE                       see a failure, a trace or a report as a picture
     kvproof audit FILE                      judge a recorded trace
+    kvproof fuzz mypkg.kv:Adapter           search for hours, on one machine or many
     kvproof laws                            what is promised
     kvproof new FILE                        an adapter to start from
 
@@ -32,7 +33,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from kvproof import audit_cli, engines, open_cli, schemas, zoo
+from kvproof import audit_cli, engines, fuzz_cli, open_cli, schemas, zoo
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.kernel_failures import read_failure, write_failure
 from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program, write_program, write_whole
@@ -75,7 +76,17 @@ class Unusable(ValueError):
     """A request that cannot be met: one sentence that names the cause and the mend."""
 
 
-REQUEST_ERRORS: Final = (BadTarget, BadRelease, BadFile, BadWaivers, BadPlace, Unusable, AdapterFault, open_cli.Unwritable)
+REQUEST_ERRORS: Final = (
+    BadTarget,
+    BadRelease,
+    BadFile,
+    BadWaivers,
+    BadPlace,
+    Unusable,
+    AdapterFault,
+    open_cli.Unwritable,
+    *fuzz_cli.REQUEST_ERRORS,
+)
 """Errors whose text is all that a user needs to see."""
 
 
@@ -222,7 +233,7 @@ def check(
     """
     from kvproof.fuzz import check as checking
 
-    waivers = _waivers(waivers_file, target)
+    waivers = known_broken(waivers_file, target)
     to_stdout = json_file == Path("-")
     workers = workers or default_workers()
     seed = secrets.randbelow(2**32) if seed is None else seed
@@ -381,7 +392,7 @@ def _portable(program: AnyProgram) -> AnyProgram:
     return program if isinstance(program, str) else msgspec.structs.replace(program, target=portable(program.target))
 
 
-def _waivers(path: Path | None, target: str) -> dict[str, Waiver]:
+def known_broken(path: Path | None, target: str) -> dict[str, Waiver]:
     """The waivers for `target` in the named file, or in the one of the current directory."""
     if path is None and not DEFAULT_FILE.exists():
         return {}
@@ -623,5 +634,5 @@ def new(file: Path) -> int:
     return HELD
 
 
-for _command in audit_cli.COMMANDS:
+for _command in (*audit_cli.COMMANDS, fuzz_cli.fuzz):
     cli.add_command(_command)

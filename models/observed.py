@@ -68,9 +68,14 @@ class Ledger:
         self.kept_retiring: set[int] = set()
         self.counts_before: dict[int, int] = {}
         """The reference counts before the last operation, of those that it changed."""
+        self._looked_at: Books | None = None
+        """The last books that were compared."""
 
     def difference(self, books: Books) -> Change:
         """What `books` say that was not so at the last look."""
+        if books is self._looked_at:
+            return _unchanged(books)
+        self._looked_at = books
         return Change(
             {},
             None if books.refcounts is None else _counts_difference(self.kept_counts, books.refcounts),
@@ -121,6 +126,8 @@ class Observed:
         self.books = Ledger()
         self.replayed: set[int] = set()
         """The matchable set by the events taken so far."""
+        self._replay: frozenset[int] | None = None
+        """The same at the last full observation."""
         self.last = Change()
         self.before = Change()
         """The last change but one."""
@@ -167,7 +174,8 @@ class Observed:
             tables.update((seq, None) for seq in self.tables if seq not in now)
         replayed = seen.matchable_by_events
         books = self.books.difference(seen.books)
-        events = None if replayed is None else _set_difference(self.replayed, replayed)
+        events = None if replayed is None else UNMOVED if replayed is self._replay else _set_difference(self.replayed, replayed)
+        self._replay = replayed
         return Change(tables, books.refcounts, books.free, books.cached, books.retiring, events, seen.worker_tables, books.free_count)
 
     def take(self, change: Change) -> None:
@@ -179,7 +187,7 @@ class Observed:
         for seq, tables in change.tables.items():
             self._replace(seq, tables)
         self.books.take(change)
-        if change.events is not None:
+        if change.events is not None and change.events is not UNMOVED:
             self.replayed.difference_update(change.events.left)
             self.replayed.update(change.events.joined)
 
@@ -233,6 +241,16 @@ class Observed:
             del self.holding[entry[0]]
         self.unlisted.append((entry, block))
         self.relisted.add(block)
+
+
+def _unchanged(books: Books) -> Change:
+    return Change(
+        refcounts=None if books.refcounts is None else {},
+        free=None if books.free is None else UNMOVED,
+        cached=None if books.cached is None else UNMOVED,
+        retiring=None if books.retiring is None else UNMOVED,
+        free_count=books.free_count,
+    )
 
 
 def _update(counts: dict[int, int], changed: Mapping[int, int]) -> None:

@@ -69,6 +69,8 @@ class Lockstep:
         self.refusals: Counter[str] = Counter()
         self.trace: list[Step] | None = [] if keep_trace else None
         self.last_seen = Seen()
+        self.last_outcome: Outcome = None
+        """What the last operation answered."""
         self._matchable: frozenset[int] | None = frozenset() if self.capabilities.events else None
 
     def do(self, op: Op) -> bool:
@@ -100,7 +102,7 @@ class Lockstep:
             raise LawBroken(violation)
         if compared:
             spec.exercised[SERVED] += compared
-        self.last_seen = seen
+        self.last_seen, self.last_outcome = seen, outcome
         return True
 
     def _died_of_exhaustion(self, op: Op, error: Raises) -> NoReturn:
@@ -118,7 +120,7 @@ class Lockstep:
         raise LawBroken(msgspec.structs.replace(violation, reason=reason)) from error
 
     def _observe(self, op: Op, outcome: Outcome) -> Seen:
-        cache = self.cache
+        cache, before = self.cache, self.last_seen
         live = list(self.spec.live)
         if outcome is None or not isinstance(outcome, OutOfBlocksSeen | RefusedSeen):
             if isinstance(op, Admit):
@@ -128,8 +130,8 @@ class Lockstep:
             elif isinstance(op, Release) and op.reason != "preempt" and op.seq in live:
                 live.remove(op.seq)
         return Seen(
-            {seq: cache.tables(seq) for seq in live},
-            cache.books(),
+            {seq: cache.tables(seq, before.tables.get(seq, ())) for seq in live},
+            cache.books(before.books),
             self._worker_tables(op) if self.capabilities.mirror else {},
             self._replay_events(),
         )

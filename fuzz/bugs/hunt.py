@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 
 from kvproof.fuzz.bugs.registry import SeededBug
-from kvproof.fuzz.check import Search, Tally, check, run_seed
+from kvproof.fuzz.check import check
+from kvproof.fuzz.engine import Search, Tally, run_seed
 from kvproof.impl.checker import read_capabilities
 
 SEED: Final = 1

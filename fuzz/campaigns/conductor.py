@@ -1,0 +1,345 @@
+"""The conductor of a campaign: gives out orders, takes in results, redoes what was lost, and stops at the right time.
+
+    plan = Plan(...)
+    conductor = Conductor(plan, crew, store)
+    conductor.run(on_progress)
+    conductor.report()
+
+An order is written down before a worker has it, and crossed out once its record is kept. So whatever is killed, the conductor included, every batch ends up with exactly one
+record: a batch without one is done again, and a record that comes twice is one record.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import Final, Literal
+
+import msgspec
+
+from kvproof.fuzz.campaigns.crew import Crew
+from kvproof.fuzz.campaigns.faults import HarnessBroken
+from kvproof.fuzz.campaigns.findings import distinct, identity
+from kvproof.fuzz.campaigns.orders import Failed, Lost, Order, Result
+from kvproof.fuzz.campaigns.records import Record, Totals
+from kvproof.fuzz.campaigns.store import Store
+from kvproof.fuzz.programs import Program
+from kvproof.fuzz.verdicts import Finding
+
+Mode = Literal["gate", "batch", "replay"]
+
+BATCH_SECONDS: Final = 2.0
+"""How long an order should take: the longer it is, the fewer messages a conductor has to take, and the more is done again when a worker is lost."""
+
+FIRST_BATCH: Final = 40
+"""Programs of an order as long as nobody knows how fast the target is."""
+
+MOST_BATCH: Final = 5000
+"""Programs of an order at most."""
+
+PARENTS: Final = 8
+"""Kept programs that go with an order. More makes orders long: they are written down, and sent."""
+
+MACHINE_EVERY: Final = 12
+"""One order of so many goes to the Hypothesis machine."""
+
+REPLAYED_AT_ONCE: Final = 50
+"""Kept programs of one order that replays them."""
+
+CANARY_PROGRAMS: Final = 200
+"""The canary breaks its law within a handful; if so many are not enough, something is wrong with the harness."""
+
+SYNC_SECONDS: Final = 10.0
+"""How often the corpus is read again, for what other campaigns have put there."""
+
+FINISH_SECONDS: Final = 15.0
+"""How long orders that are out may take after the end. What is not done by then stays written down, and is done when the campaign is resumed."""
+
+TICK_SECONDS: Final = 0.25
+
+MOST_ATTEMPTS: Final = 3
+"""An order is given up after so many workers were lost with it: the second time each program has a process of its own, so a loss is no longer that of a program."""
+
+MOST_LOSSES_WITHOUT_BLAME: Final = 20
+"""How often an order may be lost with machines that went away."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a campaign is to do.
+
+    `campaign`: its name, the same when it is resumed. `seconds`: of search in this run. `programs`: stop after so many instead, in batches of `batch` (for runs that can be
+    repeated exactly). `stop_at_first`: end with the first failure that is not waived; otherwise distinct ones are collected.
+    """
+
+    campaign: str
+    seed: int
+    mode: Mode
+    seconds: float
+    batch: int | None = None
+    programs: int | None = None
+    stop_at_first: bool = False
+    kernels: bool = False
+    waived: frozenset[str] = frozenset()
+
+
+class Progress(msgspec.Struct):
+    """How far a campaign has come."""
+
+    seconds: float
+    plan: Plan
+    workers: int
+    caught: int
+    """How often the canary was caught: once by each worker, before it does anything else."""
+    totals: Totals
+    programs_here: int
+    """Programs of this run; the totals count those before a resumption too."""
+    corpus: int
+    findings: dict[str, Finding]
+    incidents: list[str]
+
+
+class Conductor:
+    """One run of a campaign."""
+
+    def __init__(self, plan: Plan, crew: Crew, store: Store) -> None:
+        self.plan = plan
+        self.crew = crew
+        self.store = store
+        self.rng = random.Random(f"{plan.seed}:{time.time_ns()}")
+        """Chooses parents only: what an order holds is written down with it."""
+        self.records = store.records()
+        self.totals = Totals()
+        for record in self.records.values():
+            self.totals.add(record)
+        self.corpus: list[Program] = store.corpus()
+        self.findings: dict[str, Finding] = distinct(store.findings())
+        self.new: list[str] = []
+        """The identities of what this run found and nobody had found before."""
+        self.seen_again: set[str] = set()
+        """Those of kept findings that failed again in this run."""
+        self.incidents: list[str] = []
+        """Lost workers and machines."""
+        self.programs_here = 0
+        self.waiting: deque[Order] = deque()
+        self.out: dict[int, Order] = {}
+        """worker -> its order."""
+        self.losses: Counter[int] = Counter()
+        self.proven: set[int] = set()
+        self.caught = 0
+        """How often the canary was caught in this run."""
+        self.told: dict[int, int] = {}
+        """worker -> how many of the known situations it was told."""
+        self.known: list[str] = list(self.totals.situations)
+        self._next = 1 + max((batch for _, batch in self.records), default=-1)
+        self._batch = plan.batch or FIRST_BATCH
+        self._start = time.monotonic()
+        self._synced = self._start
+        self._stopping = False
+        self._prepare()
+
+    # -- running -------------------------------------------------------------------------------------------------------------------------------
+
+    def run(self, on_progress: Callable[[Progress], None] = lambda _: None) -> None:
+        """Until the plan is done. Raises HarnessBroken, and RuntimeError where kvproof itself failed in a worker."""
+        self._start = self._synced = time.monotonic()
+        while not self._over():
+            self._give()
+            for worker, answer in self.crew.wait(TICK_SECONDS):
+                order = self.out.pop(worker)
+                match answer:
+                    case Result():
+                        self._take(worker, order, answer)
+                    case Lost():
+                        self._mourn(worker, order, answer)
+                    case Failed():
+                        raise RuntimeError(f"kvproof failed in a worker:\n{answer.traceback}")
+            self._sync()
+            on_progress(self.progress())
+
+    def progress(self) -> Progress:
+        """How far it has come."""
+        return Progress(
+            time.monotonic() - self._start,
+            self.plan,
+            self.crew.size,
+            self.caught,
+            self.totals,
+            self.programs_here,
+            len(self.corpus),
+            self.findings,
+            self.incidents,
+        )
+
+    def broken(self) -> dict[str, Finding]:
+        """What fails now: what this run found, and what was kept and failed again."""
+        return {key: finding for key, finding in self.findings.items() if key in self.new or key in self.seen_again}
+
+    def _over(self) -> bool:
+        if not self.caught:
+            return False
+        late = time.monotonic() - self._start
+        self._stopping = self._stopping or late > self.plan.seconds or (self.plan.stop_at_first and bool(self._accused()))
+        if self._stopping:
+            return not self.out or late > self.plan.seconds + FINISH_SECONDS or self.plan.stop_at_first
+        return not self.out and not self.waiting and self._drawn_all()
+
+    def _accused(self) -> list[str]:
+        return [key for key, finding in self.broken().items() if finding.law not in self.plan.waived]
+
+    def _drawn_all(self) -> bool:
+        if self.plan.mode == "replay":
+            return True
+        return self.plan.programs is not None and self._next * self._batch >= self.plan.programs
+
+    # -- orders --------------------------------------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """What has to be done first: what was out when the campaign was killed, and in other modes than batch everything that was kept."""
+        done = self.records.keys()
+        for order in self.store.open_orders():
+            self.store.close_order(order)
+            if (self.plan.campaign, order.number) not in done and all(order.number != other.number for other in self.waiting):
+                self.waiting.append(order)
+                self._next = max(self._next, order.number + 1)
+        if self.plan.mode != "batch" and not self.plan.kernels:
+            kept = [*(finding.program for finding in self.findings.values() if isinstance(finding.program, Program)), *self.corpus]
+            for first in range(0, len(kept), REPLAYED_AT_ONCE):
+                programs = tuple(kept[first : first + REPLAYED_AT_ONCE])
+                # Numbers below 0, so that the batches that are drawn have the same numbers whatever was replayed before.
+                self.waiting.append(Order(-2 - first, "replay", f"{self.plan.seed}:replay-{first}", len(programs), programs))
+
+    def _give(self) -> None:
+        for worker in self.crew.free():
+            if self._stopping and self.caught:
+                return
+            if worker not in self.proven:
+                self.out[worker] = Order(-1, "canary", "canary:0", CANARY_PROGRAMS)
+                self.crew.give(worker, self.out[worker])
+                continue
+            if not self.waiting and not self._drawn_all():
+                self.waiting.append(self._draw())
+                self._next += 1
+            if self.waiting:
+                self._send(worker, self.waiting.popleft())
+
+    def _draw(self) -> Order:
+        number = self._next
+        seed = f"{self.plan.seed}:{number}"
+        if self.plan.kernels:
+            return Order(number, "kernels", seed, 1)
+        if self.plan.programs is None and number % MACHINE_EVERY == MACHINE_EVERY - 1:
+            return Order(number, "machine", seed, 1)
+        parents = tuple(self.rng.sample(self.corpus, min(PARENTS, len(self.corpus))))
+        size = self._batch
+        if self.plan.programs is not None:
+            size = min(size, self.plan.programs - number * self._batch)
+        return Order(number, "swarm", seed, size, parents)
+
+    def _send(self, worker: int, order: Order) -> None:
+        self.store.open_order(order)
+        self.out[worker] = order
+        fresh = tuple(self.known[self.told.get(worker, 0) :])
+        self.told[worker] = len(self.known)
+        self.crew.give(worker, msgspec.structs.replace(order, known=fresh))
+
+    # -- answers -------------------------------------------------------------------------------------------------------------------------------
+
+    def _take(self, worker: int, order: Order, result: Result) -> None:
+        if order.kind == "canary":
+            if not any(finding.law for finding in result.findings):
+                raise HarnessBroken(
+                    "The canary, a cache with a known fault, broke no law: this campaign could not have found anything. "
+                    "Reinstall kvproof, and report this if it stays."
+                )
+            self.proven.add(worker)
+            self.caught += 1
+            return
+        self._keep_record(result.record)
+        for program in result.kept:
+            self._keep_program(program)
+        self._know(result.record.situations)
+        for finding in result.findings:
+            self._keep_finding(finding)
+        self.store.close_order(order)
+        if self.plan.batch is None and order.kind == "swarm" and order.attempt == 1 and result.record.programs:
+            rate = result.record.programs / max(result.record.seconds, 1e-3)
+            self._batch = max(1, min(MOST_BATCH, int((self._batch + rate * BATCH_SECONDS) / 2)))
+        if result.sticky:
+            self.incidents.append(f"A device keeps an error after batch {order.number}; its process was replaced")
+            self._forget(worker)
+            self.crew.replace(worker)
+
+    def _mourn(self, worker: int, order: Order, lost: Lost) -> None:
+        """A worker is gone. What it did is done again, carefully if the target may have killed it."""
+        self._forget(worker)
+        if order.kind == "canary":
+            self.incidents.append(f"{lost.how}, before it had done anything")
+            if lost.blame:
+                raise HarnessBroken(
+                    f"{lost.how}, while it ran the canary, which never touches the target: this machine cannot run the campaign."
+                )
+            return
+        self.incidents.append(f"{lost.how}; batch {order.number} is done again")
+        self.losses[order.number] += 1
+        self.store.close_order(order)
+        if not lost.blame and self.losses[order.number] <= MOST_LOSSES_WITHOUT_BLAME:
+            again = order
+        elif lost.blame and order.attempt < MOST_ATTEMPTS and order.kind in ("swarm", "replay"):
+            again = msgspec.structs.replace(order, attempt=order.attempt + 1)
+        else:
+            self._give_up(order, lost)
+            return
+        self.store.open_order(again)
+        self.waiting.appendleft(again)
+
+    def _give_up(self, order: Order, lost: Lost) -> None:
+        told = f"{lost.how}; the target ends or blocks its process."
+        self._keep_record(Record(self.plan.campaign, order.number, order.seed, order.attempt, lost=lost.how, failures={"": 1}))
+        self._keep_finding(Finding("", told, f"seed {lost.seed or order.seed}", 1))
+
+    def _forget(self, worker: int) -> None:
+        self.proven.discard(worker)
+        self.told.pop(worker, None)
+
+    # -- what is kept --------------------------------------------------------------------------------------------------------------------------
+
+    def _keep_record(self, record: Record) -> None:
+        identity = (record.campaign, record.batch)
+        if identity in self.records:
+            return
+        self.store.keep_record(record)
+        self.records[identity] = record
+        self.totals.add(record)
+        self.programs_here += record.programs
+
+    def _keep_program(self, program: Program) -> None:
+        self.store.keep(program)
+        self.corpus.append(program)
+
+    def _know(self, situations: Iterable[str]) -> None:
+        known = set(self.known)
+        self.known += [situation for situation in situations if situation not in known]
+
+    def _keep_finding(self, finding: Finding) -> None:
+        key = identity(finding)
+        before = self.findings.get(key)
+        if before is None:
+            self.new.append(key)
+        elif key not in self.new:
+            self.seen_again.add(key)
+        best = distinct([finding] if before is None else [before, finding])[key]
+        if best is not before:
+            self.store.keep_finding(best)
+            if before is not None:
+                self.store.drop_finding(before)
+            self.findings[key] = best
+
+    def _sync(self) -> None:
+        """Take in what other campaigns on this target have put into the store."""
+        if time.monotonic() - self._synced < SYNC_SECONDS:
+            return
+        self._synced = time.monotonic()
+        mine: set[Program] = set(self.corpus)
+        self.corpus += [program for program in self.store.corpus() if program not in mine]

@@ -1,0 +1,55 @@
+"""Which failures are the same: those that break one law by programs of one shape.
+
+A shape is a shrunk program without its numbers: the operations in order, sequences renamed by their first appearance. Two programs that differ in tokens or in the size of
+the pool have one shape; a double free at a preemption and one at a cancellation have two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from kvproof.fuzz.edits import sequences_of
+from kvproof.fuzz.programs import Program
+from kvproof.fuzz.shrink import kind_of_fault
+from kvproof.fuzz.verdicts import Finding
+from kvproof.models.ops import Op, Release, op_name
+
+
+def finding_of(program: Program) -> Finding:
+    """A program that breaks a law, or shows a fault, as a finding. The law of a fault is ""."""
+    violation = program.violation
+    return Finding(violation.law if violation else "", violation.reason if violation else program.fault, program, len(program.ops))
+
+
+def shape(ops: Iterable[Op]) -> str:
+    """The operations without their numbers: `admit 0, extend 0, fork 0 1, release 1 cancel`."""
+    names: dict[int, int] = {}
+    words = []
+    for op in ops:
+        who = [str(names.setdefault(seq, len(names))) for seq in sequences_of(op)]
+        words.append(" ".join([op_name(op), *who, *([op.reason] if isinstance(op, Release) else [])]))
+    return ", ".join(words)
+
+
+def identity(finding: Finding) -> str:
+    """What two findings have in common if they are the same: law and shape; of faults, the complaint without its numbers."""
+    if isinstance(finding.program, str):  # a case of kernels: its first word is what is done, the rest are sizes
+        return f"{finding.law}: {re.split(r'[^a-z_]', finding.program.partition('(')[2].strip(chr(39)))[0]}"
+    if not finding.law:
+        return f"fault: {kind_of_fault(finding.reason)}"
+    return f"{finding.law}: {shape(finding.program.ops)}"
+
+
+def distinct(findings: Iterable[Finding]) -> dict[str, Finding]:
+    """One finding for each identity, the one with the fewest operations; of equally long ones the one that comes first in the alphabet, so that the order does not matter."""
+    found: dict[str, Finding] = {}
+    for finding in findings:
+        key = identity(finding)
+        if key not in found or _size(finding) < _size(found[key]):
+            found[key] = finding
+    return found
+
+
+def _size(finding: Finding) -> tuple[int, str]:
+    return finding.steps, str(finding.program)

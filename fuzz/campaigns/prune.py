@@ -1,0 +1,64 @@
+"""A smaller corpus that reaches the same situations, and no failure that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from kvproof.fuzz.campaigns.store import Store
+from kvproof.fuzz.engine import Search, Tally, run_kept
+from kvproof.fuzz.programs import Program
+from kvproof.properties.situations import Reached
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """What was left of how much."""
+
+    programs: int
+    programs_before: int
+    findings: int
+    findings_before: int
+
+
+def prune(search: Search, store: Store, on_tick: Callable[[int, int], None] = lambda _done, _of: None) -> Pruned:
+    """Run everything that is kept, in this process, and take out what adds nothing. `on_tick` is told how many programs of how many have run."""
+    corpus, findings = store.corpus(), store.findings()
+    tally = Tally()
+    reached: list[tuple[Program, Reached]] = []
+    for done, program in enumerate(corpus):
+        on_tick(done, len(corpus) + len(findings))
+        ran = run_kept(search, program, tally)
+        if ran.found is None:
+            reached.append((program, ran.reached))
+    kept = cover(reached)
+    for program in corpus:
+        if program not in kept:
+            store.drop(program)
+    failing = 0
+    for done, finding in enumerate(findings):
+        on_tick(len(corpus) + done, len(corpus) + len(findings))
+        gone = isinstance(finding.program, Program) and run_kept(search, finding.program, tally).found is None
+        failing += not gone
+        if gone:
+            store.drop_finding(finding)
+    return Pruned(len(kept), len(corpus), failing, len(findings))
+
+
+def cover(programs: Sequence[tuple[Program, Reached]]) -> set[Program]:
+    """Few programs that reach all that `programs` reach: again and again the one that adds most for its length (the greedy set cover)."""
+    left = list(programs)
+    missing = [0] * (len(left[0][1]) if left else 0)
+    for _, reached in left:
+        missing = [one | two for one, two in zip(missing, reached, strict=True)]
+    chosen: set[Program] = set()
+    while any(missing):
+        best = max(left, key=lambda pair: (_adds(pair[1], missing) / (len(pair[0].ops) + 1), -len(pair[0].ops)))
+        chosen.add(best[0])
+        missing = [mask & ~reached for mask, reached in zip(missing, best[1], strict=True)]
+        left.remove(best)
+    return chosen
+
+
+def _adds(reached: Reached, missing: Sequence[int]) -> int:
+    return sum((one & two).bit_count() for one, two in zip(reached, missing, strict=True))

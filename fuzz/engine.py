@@ -1,0 +1,182 @@
+"""One program on a target, and what came of it. Every search is made of these: `check` spends a budget on them, a campaign runs them for hours on many machines.
+
+A program is drawn by the swarm generator from its seed alone, or made out of kept programs (`mutants`); then it is drained. The Hypothesis machine makes batches.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from kvproof.fuzz.mutants import mutant
+from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
+from kvproof.fuzz.swarm import Config, Swarm
+from kvproof.impl.checker import AdapterFault, Hung
+from kvproof.models.capabilities import Capabilities
+from kvproof.models.ops import Op
+from kvproof.properties.drain import drain
+from kvproof.properties.lockstep import LawBroken, Lockstep, time_limit
+from kvproof.properties.machine import run_machine
+from kvproof.properties.situations import Reached, Watcher, nothing_reached
+
+MACHINE_SECONDS: Final = 2.0
+"""Length of one batch of the Hypothesis machine; its first program is always the trivial one, so very short batches waste it."""
+
+MACHINE_PROGRAMS: Final = 60
+"""The most programs of one such batch."""
+
+MACHINE_STEPS: Final = 40
+"""The most rules of one of its programs."""
+
+Kind = Literal["violation", "fault", "hang"]
+
+
+class Found(msgspec.Struct):
+    """A program that shows something, and whether it was shrunk already."""
+
+    kind: Kind
+    program: Program
+    shrunk: bool = False
+
+
+class Tally(msgspec.Struct):
+    """What a worker has done since it last reported."""
+
+    programs: int = 0
+    operations: int = 0
+    exercised: Counter[str] = msgspec.field(default_factory=Counter)
+    refusals: Counter[str] = msgspec.field(default_factory=Counter)
+
+
+class Search(msgspec.Struct):
+    """What is searched, and within which limits."""
+
+    target: type
+    name: str
+    capabilities: Capabilities
+    seed: int
+    workers: int
+    deadline: float
+    op_seconds: float
+    programs: int | None
+    waived: frozenset[str]
+
+
+class Ran(msgspec.Struct):
+    """One program that ran: its operations, the situations that it reached, and what it showed."""
+
+    program: Program
+    found: Found | None
+    reached: Reached
+
+
+Driver = Callable[..., Lockstep]
+"""Builds the lockstep driver of a program: `Lockstep`, or a class of its own that also notes what is about to run."""
+
+
+def run_seed(search: Search, seed: str, tally: Tally) -> Found | None:
+    """Run the swarm program of `seed`, and count it."""
+    return run_program(search, seed, tally, watch=False).found
+
+
+def run_program(
+    search: Search, seed: str, tally: Tally, *, parents: Sequence[Program] = (), watch: bool = True, driver: Driver = Lockstep
+) -> Ran:
+    """Run the program of `seed`, and count it. With `parents` it may be made out of one or two of them; the same seed and parents give the same program."""
+    rng = random.Random(seed)
+    made = mutant(rng, parents) if parents else None
+    config = Config(rng, search.capabilities) if made is None else made.config
+    lockstep: Lockstep | None = None
+    watcher: Watcher | None = None
+    found: Found | None = None
+
+    def show(kind: Kind, **what: object) -> Found:
+        return Found(kind, _program(search, seed, config, lockstep.ops if lockstep else [], **what))
+
+    try:
+        with time_limit(search.op_seconds):
+            lockstep = driver(search.target, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=search.capabilities)
+            watcher = Watcher(lockstep) if watch else None
+            swarm = Swarm(rng, search.capabilities, num_blocks=config.num_blocks, block_size=config.block_size)
+            if made is not None:
+                swarm.go_on(made.ops, made.more)
+                _run(lockstep, watcher, made.ops)
+            _drive(swarm, lockstep, watcher)
+            _run(lockstep, watcher, drain(rng, lockstep.spec, swarm.next_seq))
+    except LawBroken as broken:
+        found = show("violation", violation=broken.violation)
+    except AdapterFault as fault:
+        found = show("fault", fault=str(fault))
+    except Hung as hung:
+        found = show("hang", fault=str(hung))
+    finally:
+        tally.programs += 1
+        if lockstep is not None:
+            tally.operations += len(lockstep.ops)
+            tally.exercised.update(lockstep.spec.exercised)
+            tally.refusals.update(lockstep.refusals)
+    program = _program(search, seed, config, lockstep.ops if lockstep else []) if found is None else found.program
+    return Ran(program, found, watcher.reached if watcher else nothing_reached())
+
+
+def run_kept(search: Search, program: Program, tally: Tally, *, driver: Driver = Lockstep) -> Ran:
+    """Run a kept program as it stands, and count it."""
+    pool = program.config
+    watcher: Watcher | None = None
+    lockstep: Lockstep | None = None
+    found: Found | None = None
+    try:
+        with time_limit(search.op_seconds):
+            lockstep = driver(search.target, num_blocks=pool.num_blocks, block_size=pool.block_size, capabilities=search.capabilities)
+            watcher = Watcher(lockstep)
+            _run(lockstep, watcher, program.ops)
+    except LawBroken as broken:
+        found = Found("violation", msgspec.structs.replace(program, violation=broken.violation, fault=""))
+    except AdapterFault as fault:
+        found = Found("fault", msgspec.structs.replace(program, violation=None, fault=str(fault)))
+    except Hung as hung:
+        found = Found("hang", msgspec.structs.replace(program, violation=None, fault=str(hung)))
+    tally.programs += 1
+    if lockstep is not None:
+        tally.operations += len(lockstep.ops)
+        tally.exercised.update(lockstep.spec.exercised)
+    return Ran(program, found, watcher.reached if watcher else nothing_reached())
+
+
+def _drive(swarm: Swarm, lockstep: Lockstep, watcher: Watcher | None) -> None:
+    while (op := swarm.next(lockstep.spec)) is not None:
+        if lockstep.do(op) and watcher is not None:
+            watcher.note(op)
+
+
+def _run(lockstep: Lockstep, watcher: Watcher | None, ops: Iterable[Op]) -> None:
+    for op in ops:
+        if lockstep.do(op) and watcher is not None:
+            watcher.note(op)
+
+
+def hypothesis_batch(search: Search, seed: str, tally: Tally) -> Found | None:
+    """A few programs of the Hypothesis machine."""
+    number = random.Random(seed).getrandbits(32)
+    deadline = min(search.deadline, time.monotonic() + MACHINE_SECONDS)
+    programs, operations, exercised, found = run_machine(
+        search.target, seed=number, examples=MACHINE_PROGRAMS, steps=MACHINE_STEPS, deadline=deadline, op_seconds=search.op_seconds
+    )
+    tally.programs += programs
+    tally.operations += operations
+    tally.exercised.update(exercised)
+    if found is None:
+        return None
+    kind: Kind = "violation" if found.violation else ("hang" if found.hang else "fault")
+    pool = PoolConfig(found.num_blocks, found.block_size)
+    seed = f"hypothesis:{number}"
+    return Found(kind, _program(search, seed, pool, found.ops, violation=found.violation, fault=found.fault or found.hang))
+
+
+def _program(search: Search, seed: str, pool: Config | PoolConfig, ops: Sequence[Op], **shown: object) -> Program:
+    return Program(FORMAT, search.name, PoolConfig(pool.num_blocks, pool.block_size), tuple(ops), seed, **shown)  # type: ignore[arg-type]

@@ -1,0 +1,58 @@
+"""New programs out of kept ones: a campaign goes on from what reached something new instead of starting from nothing each time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from kvproof.fuzz.edits import renamed, sequences_of
+from kvproof.fuzz.programs import PoolConfig, Program
+from kvproof.fuzz.shake import shaken
+from kvproof.fuzz.simpler import Candidate
+from kvproof.models.ops import Op
+
+MUTANT_SHARE: Final = 0.5
+"""Share of programs that are made out of kept ones, where there are any. The rest starts from nothing, since kept programs lead back to where they were found."""
+
+MOST_MUTANT_OPS: Final = 120
+"""A mutant takes at most so many operations from its parents: programs that only grow would slow the campaign down."""
+
+MORE: Final = (0, 4, 8, 16, 30)
+"""How many operations the generator may add at the end."""
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    """What to run first, on which pool, and how many operations the generator adds."""
+
+    config: PoolConfig
+    ops: tuple[Op, ...]
+    more: int
+
+
+def mutant(rng: random.Random, parents: Sequence[Program]) -> Mutant | None:
+    """A program made out of one or two of `parents`, or None where it is to be drawn from nothing."""
+    if not parents or rng.random() >= MUTANT_SHARE:
+        return None
+    parent = rng.choice(parents)
+    ops: tuple[Op, ...] = parent.ops[:MOST_MUTANT_OPS]
+    habit = rng.random()
+    if habit < 0.4:  # the beginning as it was, and then something else
+        ops, more = ops[: rng.randint(1, len(ops))] if ops else ops, rng.choice(MORE[1:])
+    elif habit < 0.8:
+        ops, more = shaken(Candidate(parent.config, ops), rng).ops, rng.choice(MORE)
+    else:
+        ops, more = _interleaved(rng, ops, rng.choice(parents).ops), rng.choice(MORE)
+    return Mutant(parent.config, ops[:MOST_MUTANT_OPS], more)
+
+
+def _interleaved(rng: random.Random, one: Sequence[Op], two: Sequence[Op]) -> tuple[Op, ...]:
+    """Two programs at once on one pool, each in its own order; the second uses other sequences."""
+    above = 1 + max((seq for op in one for seq in sequences_of(op)), default=-1)
+    others = [renamed(op, lambda seq: seq + above) for op in two]
+    turns = [0] * len(one) + [1] * len(others)
+    rng.shuffle(turns)
+    sources = iter(one), iter(others)
+    return tuple(next(sources[turn]) for turn in turns)

@@ -1,0 +1,418 @@
+"""Campaigns: what is lost is done again and counted once; what kills or blocks a worker is found; what was found is kept, told apart, replayed and pruned."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.database import InMemoryExampleDatabase
+from toys import DoubleFree, Faulty, Leaky, Toy
+from toys_more import Deaf, Dying
+
+from kvproof.fuzz.bugs import BUGS
+from kvproof.fuzz.campaigns import devices
+from kvproof.fuzz.campaigns.apart import ends_its_process, seed_apart
+from kvproof.fuzz.campaigns.conductor import Conductor, Plan
+from kvproof.fuzz.campaigns.crew import LocalCrew
+from kvproof.fuzz.campaigns.faults import HarnessBroken
+from kvproof.fuzz.campaigns.findings import distinct, finding_of, identity, shape
+from kvproof.fuzz.campaigns.orders import Job, Lost, Order, Result
+from kvproof.fuzz.campaigns.outcome import report_of, situations_of
+from kvproof.fuzz.campaigns.prune import cover, prune
+from kvproof.fuzz.campaigns.records import Record, collected, merge, totals
+from kvproof.fuzz.campaigns.store import Store, untouched
+from kvproof.fuzz.campaigns.work import Worker
+from kvproof.fuzz.engine import Search, Tally, run_kept, run_program
+from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
+from kvproof.impl.checker import read_capabilities
+from kvproof.impl.production.adapter import SynchronousAdapter
+from kvproof.models.ops import Admit, Extend, Fork, Release
+from kvproof.models.spec import Violation
+
+TARGETS = {"toy": Toy, "leaky": Leaky, "dying": Dying, "deaf": Deaf, "faulty": Faulty, "double": DoubleFree, "sync": SynchronousAdapter}
+
+
+def find(name: str) -> type:
+    """The class that a toy's name means."""
+    return BUGS["canary"].adapter if name == devices.CANARY else TARGETS[name]
+
+
+def search_of(name: str, op_seconds: float = 10.0) -> Search:
+    target = find(name)
+    return Search(target, name, read_capabilities(target), 0, 1, float("inf"), op_seconds, None, frozenset())
+
+
+def new_store(name="toy", database=None):
+    return Store(database or InMemoryExampleDatabase(), target=name, campaign="c")
+
+
+def run_campaign(name, *, store=None, workers=1, op_seconds=10.0, disturb=lambda conductor, crew: None, **plan):
+    """A whole campaign on a toy. `disturb` is called at every tick."""
+    crew = LocalCrew(Job(name, op_seconds), find, "c", workers=workers)
+    try:
+        how = {"campaign": "c", "seed": 1, "mode": "batch", "seconds": 60.0, "batch": 10} | plan
+        conductor = Conductor(Plan(**how), crew, store or new_store(name))
+        conductor.run(lambda _: disturb(conductor, crew))
+    finally:
+        crew.close()
+    return conductor
+
+
+# -- records ----------------------------------------------------------------------------------------------------------------------------------------
+
+counts = st.dictionaries(st.sampled_from(["no-leak", "own-content"]), st.integers(0, 5), max_size=2)
+records = st.builds(
+    Record,
+    campaign=st.sampled_from(["a", "b"]),
+    batch=st.integers(0, 3),
+    seed=st.just("1:0"),
+    attempt=st.integers(1, 2),
+    programs=st.integers(0, 3),
+    exercised=counts,
+    failures=counts,
+    situations=st.lists(st.sampled_from(["x", "y"]), max_size=2).map(tuple),
+    lost=st.sampled_from(["", "died"]),
+)
+logs = st.lists(records, max_size=6).map(collected)
+
+
+@given(logs, logs, logs)
+def test_merging_is_associative_commutative_and_idempotent(one, two, three):
+    assert merge(merge(one, two), three) == merge(one, merge(two, three))
+    assert merge(one, two) == merge(two, one)
+    assert merge(one, one) == one
+    assert merge(one, {}) == one
+
+
+@given(st.lists(records, max_size=8), st.randoms())
+def test_records_that_come_twice_and_in_any_order_are_the_same_records(some, random):
+    again = some + some
+    random.shuffle(again)
+    assert collected(again) == collected(some)
+    assert totals(collected(again)).programs == totals(collected(some)).programs
+
+
+def test_merging_changes_neither_side_and_prefers_a_batch_that_was_done():
+    lost, done = Record("a", 0, "s", lost="died"), Record("a", 0, "s", programs=3)
+    one, two = collected([lost]), collected([done])
+    assert merge(one, two) == two
+    assert one == collected([lost])
+
+
+# -- findings ---------------------------------------------------------------------------------------------------------------------------------------
+
+
+def program(*ops, law="no-leak", **how):
+    return Program(FORMAT, "toy", PoolConfig(4, 2), ops, violation=Violation(law, len(ops) - 1, "reason"), **how)
+
+
+def test_a_shape_leaves_out_numbers_and_renames_sequences():
+    assert shape((Admit(4, (1, 2)), Extend(4, 2), Fork(4, 9), Release(9, "cancel"))) == "admit 0, extend 0, fork 0 1, release 1 cancel"
+
+
+def test_failures_are_told_apart_by_law_and_shape():
+    one = finding_of(program(Admit(0, (1,)), Extend(0, 1)))
+    same = finding_of(program(Admit(3, (7, 7)), Extend(3, 2)))
+    longer = finding_of(program(Admit(0, (1,)), Extend(0, 1), Release(0)))
+    other = finding_of(program(Admit(0, (1,)), Extend(0, 1), law="no-aliasing"))
+    assert identity(one) == identity(same)
+    assert len(distinct([one, same, longer, other])) == 3
+    assert distinct([one, same]) == distinct([same, one])
+
+
+def test_faults_are_told_apart_by_their_complaint():
+    faults = [
+        finding_of(Program(FORMAT, "toy", PoolConfig(4, 2), (), fault=text))
+        for text in ("extend(0, 1) raised KeyError: 3.", "extend(5, 2) raised KeyError: 9.", "commit(0, 0) hung.")
+    ]
+    assert len(distinct(faults)) == 2
+
+
+# -- a whole campaign ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_every_batch_is_done_once_and_counted_once():
+    store = new_store()
+    conductor = run_campaign("toy", store=store, workers=2, programs=95)
+    assert sorted(batch for _, batch in conductor.records) == list(range(10))
+    assert conductor.totals.programs == conductor.programs_here == 95
+    assert store.records() == conductor.records
+    assert store.open_orders() == []
+    assert conductor.caught == 2
+    assert (conductor.findings, conductor.incidents) == ({}, [])
+
+
+def test_the_programs_of_a_campaign_without_a_corpus_are_those_of_its_seed():
+    done = [run_campaign("toy", programs=30, batch=30).totals.exercised for _ in range(2)]
+    assert done[0] == done[1]
+    tally = Tally()
+    for index in range(30):
+        run_program(search_of("toy"), f"1:0:{index}", tally)
+    assert tally.exercised == done[0]
+
+
+def test_a_killed_worker_loses_nothing_and_nothing_is_counted_twice():
+    killed = []
+
+    def disturb(conductor, crew):
+        if not killed and conductor.totals.batches >= 2 and conductor.out:
+            worker = next(iter(conductor.out))
+            killed.append(worker)
+            os.kill(crew._places[worker].process.pid, signal.SIGKILL)
+
+    conductor = run_campaign("toy", workers=2, programs=200, disturb=disturb)
+    assert killed
+    assert sorted(batch for _, batch in conductor.records) == list(range(20))
+    assert conductor.totals.programs == 200
+    assert len(conductor.incidents) == 1
+    assert "died with signal 9" in conductor.incidents[0]
+    assert conductor.findings == {}  # the same programs ran through with another worker
+
+
+CAMPAIGN = """
+import sys
+from kvproof.fuzz.test_campaigns import new_store, run_campaign
+from kvproof.fuzz.campaigns.store import directory
+from pathlib import Path
+conductor = run_campaign("toy", store=new_store(database=directory(Path(sys.argv[1]))), workers=2, programs=300)
+"""
+
+
+def test_a_campaign_that_is_killed_goes_on_where_it_stopped(tmp_path):
+    from kvproof.fuzz.campaigns.store import directory
+
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, "-c", CAMPAIGN, str(tmp_path)], env=environment)
+    until = time.monotonic() + 60
+    store = new_store(database=directory(tmp_path))
+    while len(store.records()) < 3 and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    before = store.records()
+    assert 3 <= len(before) < 30
+    assert store.open_orders()
+    conductor = run_campaign("toy", store=new_store(database=directory(tmp_path)), workers=2, programs=300)
+    assert sorted(batch for _, batch in conductor.records) == list(range(30))
+    assert conductor.totals.programs == 300
+    assert conductor.programs_here == 300 - totals(before).programs
+    assert before.items() <= conductor.records.items()
+    assert store.open_orders() == []
+
+
+def test_a_late_answer_of_a_batch_that_was_done_again_counts_once():
+    conductor = run_campaign("toy", programs=20)
+    [record] = [record for record in conductor.records.values() if record.batch == 0]
+    conductor._take(0, Order(0, "swarm", "1:0", 10), Result(msgspec.structs.replace(record, attempt=2)))
+    assert conductor.totals.programs == 20
+
+
+def test_a_broken_law_is_found_shrunk_and_kept():
+    store = new_store("leaky")
+    conductor = run_campaign("leaky", store=store, programs=60)
+    report = report_of(conductor, "leaky", read_capabilities(Leaky), 1.0)
+    assert (report.verdict, report.exit_status) == ("broken", 1)
+    assert "no-leak" in {finding.law for finding in report.violations}
+    assert all(finding.steps <= 8 for finding in report.violations)
+    assert {identity(finding) for finding in store.findings()} == set(conductor.findings)
+    assert conductor.totals.failures["no-leak"] >= 1
+
+
+def test_a_campaign_stops_at_the_first_failure_if_asked_to():
+    assert run_campaign("leaky", programs=3000, stop_at_first=True).totals.programs < 400
+
+
+def test_a_waived_law_does_not_stop_a_campaign():
+    laws = frozenset({"no-leak", "no-spurious-exhaustion"})
+    conductor = run_campaign("leaky", programs=40, stop_at_first=True, waived=laws)
+    assert conductor.totals.batches == 4
+    assert report_of(conductor, "leaky", read_capabilities(Leaky), 1.0).verdict == "held"
+
+
+def test_a_fault_of_the_adapter_is_an_error():
+    report = report_of(run_campaign("faulty", programs=20), "faulty", read_capabilities(Faulty), 1.0)
+    assert (report.verdict, report.exit_status) == ("error", 2)
+    assert "must return kvproof.Grant" in report.error
+    assert report.error_program is not None
+
+
+def test_a_campaign_that_cannot_catch_the_canary_ends_without_a_verdict(monkeypatch):
+    monkeypatch.setitem(BUGS, "canary", msgspec.structs.replace(BUGS["canary"], adapter=Toy))
+    with pytest.raises(HarnessBroken, match="canary"):
+        run_campaign("toy", programs=20)
+
+
+def test_a_failure_of_kvproof_itself_ends_the_campaign(monkeypatch):
+    monkeypatch.setattr(Worker, "do", lambda worker, order: 1 / 0)
+    with pytest.raises(RuntimeError, match=r"(?s)kvproof failed in a worker.*ZeroDivisionError"):
+        run_campaign("toy", programs=20)
+
+
+# -- what kills or blocks a worker ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_kills_its_process_is_found_and_shrunk(monkeypatch):
+    monkeypatch.setattr("kvproof.fuzz.campaigns.apart.SHRINK_SECONDS", 3.0)
+    conductor = run_campaign("dying", programs=40, batch=20)
+    [finding] = conductor.findings.values()
+    assert "died with exit code 7 in " in finding.reason
+    assert finding.steps <= 6
+    assert ends_its_process(finding.program)
+    assert conductor.incidents
+    assert sorted(batch for _, batch in conductor.records) == [0, 1]
+    report = report_of(conductor, "dying", read_capabilities(Dying), 1.0)
+    assert (report.verdict, report.error_program) == ("error", None)
+
+
+def test_a_program_that_blocks_its_process_is_found(monkeypatch):
+    monkeypatch.setattr("kvproof.fuzz.campaigns.apart.SHRINK_SECONDS", 2.0)
+    monkeypatch.setattr("kvproof.fuzz.campaigns.crew.SLACK_SECONDS", 0.5)
+    conductor = run_campaign("deaf", programs=10, batch=10, op_seconds=0.2)
+    [finding] = conductor.findings.values()
+    assert "gave no sign of life" in finding.reason
+
+
+def test_a_program_in_a_process_of_its_own_gives_what_it_gives_here():
+    for index in range(5):
+        apart, tally = seed_apart(search_of("leaky"), f"2:{index}"), Tally()
+        here = run_program(search_of("leaky"), f"2:{index}", tally)
+        assert apart.how == ""
+        assert apart.ran == here
+        assert (apart.tally.programs, apart.tally.operations) == (1, tally.operations)
+
+
+def test_the_program_that_is_about_to_run_is_on_disk(tmp_path):
+    crew = LocalCrew(Job("dying", 10.0), find, "c", workers=1, notes=tmp_path)
+    try:
+        crew.give(0, Order(0, "swarm", "1:0", 400))
+        answers = []
+        while not answers:
+            answers = crew.wait(1.0)
+        [(_, lost)] = answers
+        assert isinstance(lost, Lost)
+        seed = lost.seed
+    finally:
+        crew.close()
+    assert "died with exit code 7" in seed_apart(search_of("dying"), seed).how
+
+
+class Fickle(LocalCrew):
+    """A crew whose machines go away now and then: the first three orders are lost, and nobody is to blame."""
+
+    losses = 3
+
+    def wait(self, seconds):
+        answers = super().wait(seconds)
+        spoiled = []
+        for worker, answer in answers:
+            loses = self.losses and isinstance(answer, Result) and answer.record.batch >= 0
+            self.losses -= bool(loses)
+            spoiled.append((worker, Lost("A machine went away", blame=False) if loses else answer))
+        return spoiled
+
+
+def test_a_machine_that_goes_away_is_nobodys_fault():
+    crew = Fickle(Job("toy", 10.0), find, "c", workers=2)
+    try:
+        conductor = Conductor(Plan("c", 1, "batch", 60.0, 10, 60), crew, new_store())
+        conductor.run()
+    finally:
+        crew.close()
+    assert conductor.totals.programs == 60
+    assert {record.attempt for record in conductor.records.values()} == {1}
+    assert (len(conductor.incidents), conductor.findings) == (3, {})
+
+
+# -- what is kept ---------------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def searched():
+    """A store with the corpus of a short campaign on the production cache."""
+    store = new_store("sync")
+    run_campaign("sync", store=store, programs=150, batch=25)
+    return store
+
+
+def reached_by(programs):
+    reached = [run_kept(search_of("sync"), program, Tally()).reached for program in programs]
+    return [functools.reduce(int.__or__, masks) for masks in zip(*reached, strict=True)]
+
+
+def test_what_reached_something_new_is_kept_and_reaches_it_again(searched):
+    corpus = searched.corpus()
+    assert len(corpus) > 10
+    known = totals(searched.records()).situations
+    assert len(known) > 200
+    situations = situations_of(known, read_capabilities(SynchronousAdapter))
+    assert set(situations.reached) <= known
+    assert not set(situations.never) & known
+
+
+def test_pruning_reaches_the_same_with_fewer_programs(searched):
+    store = new_store("sync")
+    for kept in searched.corpus():
+        store.keep(kept)
+    before = reached_by(store.corpus())
+    pruned = prune(search_of("sync"), store)
+    after = reached_by(store.corpus())
+    assert after == before
+    assert pruned.programs == len(store.corpus()) < pruned.programs_before == len(searched.corpus())
+
+
+def test_a_cover_leaves_out_what_adds_nothing():
+    one, two, both = (program(Admit(seq, (1,)), law=f"l{seq}") for seq in range(3))
+    assert cover([(one, [1, 0]), (two, [0, 2]), (both, [1, 2])]) == {both}
+    assert cover([]) == set()
+
+
+def test_pruning_takes_out_failures_that_are_gone():
+    store = new_store("toy")
+    gone = finding_of(program(Admit(0, (1,)), Extend(0, 1)))
+    store.keep_finding(gone)
+    pruned = prune(search_of("toy"), store)
+    assert (pruned.findings, pruned.findings_before, store.findings()) == (0, 1, [])
+
+
+def test_a_gate_runs_what_was_kept_and_keeps_nothing():
+    database = InMemoryExampleDatabase()
+    kept = new_store("leaky", database)
+    run_campaign("leaky", store=kept, programs=60)
+    before = Counter(map(identity, kept.findings()))
+    gate = Store(untouched(database), target="leaky", campaign="g")
+    conductor = run_campaign("leaky", store=gate, mode="gate", stop_at_first=True)
+    assert conductor.broken()
+    assert {key[1] for key in conductor.records} <= {-2}
+    assert Counter(map(identity, kept.findings())) == before
+
+
+def test_a_replay_runs_only_what_was_kept_and_tells_what_is_gone():
+    store = new_store("leaky")
+    run_campaign("leaky", store=store, programs=60)
+    again = Store(untouched(store.database), target="leaky", campaign="r")
+    conductor = run_campaign("leaky", store=again, mode="replay")
+    assert conductor.totals.programs == len(store.findings()) + len(store.corpus())
+    assert set(conductor.broken()) == set(conductor.findings)
+    TARGETS["mended"] = Toy
+    mended = Store(InMemoryExampleDatabase(), target="mended", campaign="r")
+    for finding in store.findings():
+        mended.keep_finding(finding)
+    conductor = run_campaign("mended", store=mended, mode="replay")
+    assert conductor.findings
+    assert conductor.broken() == {}
+
+
+def test_half_a_value_in_the_store_is_left_out():
+    store = new_store()
+    store.keep(program(Admit(0, (1,))))
+    store.database.save(store._of_target("corpus"), b'{"kvproof":1,"tar')
+    assert len(store.corpus()) == 1
