@@ -6,6 +6,7 @@
     kvproof shrink FILE                     make a failure shorter
     kvproof laws                            what is promised
     kvproof new FILE                        an adapter to start from
+    kvproof race mypkg.kv:Adapter           call a cache from several threads at once
 
 Nothing here decides anything: verdicts come from `fuzz`, texts from `fuzz.reports`.
 """
@@ -43,6 +44,7 @@ from kvproof.fuzz.verdicts import Finding, Report
 from kvproof.fuzz.waivers import DEFAULT_FILE, BadWaivers, Waiver, read_waivers, stale_waivers, waivers_for
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.laws import BY_NAME
+from kvproof.races_cli import race
 from kvproof.skeleton import BadPlace, write_skeleton
 from kvproof.targets import BUILT_IN_WORDS, DEFAULT_TARGET, BadTarget, find_target
 
@@ -561,3 +563,6 @@ def new(file: Path) -> int:
     click.echo(f"Wrote {file}. It has a small cache of its own and passes as it is; replace that by yours. Check it with:")
     click.echo(f"    kvproof check {file}:Adapter")
     return HELD
+
+
+cli.add_command(race)
