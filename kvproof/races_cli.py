@@ -81,7 +81,9 @@ def find_racing_target(name: str) -> type:
     show_default=True,
     help="Search systematically (dpor), at random, both, or let real threads loose (stress).",
 )
-@click.option("--seconds", type=click.FloatRange(min=1, max=86400), default=120.0, show_default=True, help="Time for all scenarios together.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=1, max=86400), default=120.0, show_default=True, help="Time for all scenarios together."
+)
 @click.option("--scenario", "names", multiple=True, metavar="NAME", help="Only this scenario; may be given several times.")
 @click.option("--random", "drawn", type=click.IntRange(min=0, max=100_000), default=0, help="Also this many scenarios drawn at random.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For schedules and scenarios drawn at random.")
@@ -95,7 +97,7 @@ def race(target: str, mode: str, seconds: float, names: tuple[str, ...], drawn: 
     if not issubclass(adapter, CacheAdapter):
         raise BadTarget(f"The target {target} is no cache; threads are for classes that derive from kvproof.CacheAdapter.")
     capabilities = read_capabilities(adapter)
-    scenarios = _chosen(capabilities, names, drawn, seed, in_order=in_order)
+    scenarios = _chosen(adapter, capabilities, names, drawn, seed, in_order=in_order)
     modes: list[Mode] = ["dpor", "random"] if mode == "both" else [mode]  # type: ignore[list-item]  # the choice is a Mode
     if "dpor" in modes and importlib.util.find_spec("frontrun") is None:
         raise click.UsageError(
@@ -109,13 +111,13 @@ def race(target: str, mode: str, seconds: float, names: tuple[str, ...], drawn: 
     return max(_status(outcome) for outcome in outcomes)
 
 
-def _chosen(capabilities: Capabilities, names: tuple[str, ...], drawn: int, seed: int, *, in_order: bool) -> list[Scenario]:
+def _chosen(adapter: type, capabilities: Capabilities, names: tuple[str, ...], drawn: int, seed: int, *, in_order: bool) -> list[Scenario]:
     known = {scenario.name: scenario for scenario in catalogue(capabilities, any_order=not in_order)}
     for name in names:
         if name not in known:
             raise click.UsageError(f"There is no scenario {name!r} for this target; there are {', '.join(known)}")
     built_in = [known[name] for name in names] if names else list(known.values())
-    return built_in + [random_scenario(f"{seed}:{number}", capabilities) for number in range(drawn)]
+    return built_in + [random_scenario(f"{seed}:{number}", adapter, capabilities) for number in range(drawn)]
 
 
 def _run(work: list[Work], total: int) -> list[Outcome]:
@@ -141,7 +143,8 @@ def outcomes_of(work: Work) -> Iterator[Outcome]:
 def _answers(work: Work) -> Iterator[Outcome]:
     """What one process answers, and at its death one outcome for the scenario that it was at."""
     environment = {**os.environ, "FRONTRUN_ACTIVE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    child = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    command = [sys.executable, "-c", CHILD]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603 -- this interpreter
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write(msgspec.json.encode(work))
@@ -154,10 +157,13 @@ def _answers(work: Work) -> Iterator[Outcome]:
             answered += 1
             yield decoder.decode(line)
         if answered < len(work.scenarios) and child.wait() != _GAVE_UP:
-            yield Outcome(work.scenarios[answered], work.mode, "stuck", reason=f"the process ended with status {child.returncode} or fell silent")
+            yield Outcome(
+                work.scenarios[answered], work.mode, "stuck", reason=f"the process ended with status {child.returncode} or fell silent"
+            )
     finally:
         child.kill()
         child.wait()
+        child.stdout.close()
 
 
 _GAVE_UP: Final = 3

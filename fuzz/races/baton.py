@@ -25,8 +25,8 @@ JOIN_SECONDS: Final = 20.0
 """How long all threads together may take. A run takes milliseconds."""
 
 
-class Stuck(Exception):
-    """Threads wait for each other, or for something that never comes."""
+class Stuck(BaseException):
+    """Threads wait for each other, or for something that never comes. Not an Exception: a cache's own `except Exception` must not swallow it."""
 
 
 class Baton:
@@ -161,7 +161,7 @@ class Lock:
         self.timed = False
         """Whether who waits for it does so with a time limit."""
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002 -- the signature of threading.Lock
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As in threading."""
         baton = Baton.active
         number = None if baton is None else baton.me()
@@ -230,5 +230,5 @@ _REAL_RLOCK = threading.RLock
 
 def install() -> None:
     """From here on, locks that are made belong to the scheduler. Modules that took the name `Lock` before keep the real one."""
-    threading.Lock = threading._allocate_lock = Lock  # type: ignore[assignment, misc, attr-defined]
-    threading.RLock = ReentrantLock  # type: ignore[assignment, misc]
+    threading.Lock = threading._allocate_lock = Lock  # type: ignore[assignment, attr-defined]
+    threading.RLock = ReentrantLock  # type: ignore[assignment]

@@ -14,7 +14,7 @@ import msgspec
 
 from kvproof.impl.production.adapter import ProductionAdapter
 from kvproof.impl.production.cache import PagedCache
-from kvproof.impl.production.errors import NothingToCommit, OutOfBlocks, UnknownSequence, UnknownStep
+from kvproof.impl.production.errors import NothingToCommit, UnknownSequence, UnknownStep
 from kvproof.impl.production.records import ExtendGrant
 from kvproof.impl.production.reuse import Reuse
 from kvproof.impl.production.sequence import SequenceState
@@ -63,7 +63,9 @@ class LockLeftOut(PagedCache):
             self._enter, self._leave = enter, leave
 
 
-@raced("room-is-checked-first", scenario="last-blocks", story="Under load an extend fails inside the pool, and half a request is left behind.")
+@raced(
+    "room-is-checked-first", scenario="last-blocks", story="Under load an extend fails inside the pool, and half a request is left behind."
+)
 class RoomIsCheckedFirst(PagedCache):
     """Looks whether there is room, lets go of the lock, and believes what it saw."""
 
@@ -74,7 +76,9 @@ class RoomIsCheckedFirst(PagedCache):
         return length
 
 
-@raced("step-is-ended-twice", scenario="completed-twice", story="A completion that is delivered twice at once frees blocks that others hold.")
+@raced(
+    "step-is-ended-twice", scenario="completed-twice", story="A completion that is delivered twice at once frees blocks that others hold."
+)
 class StepIsEndedTwice(PagedCache):
     """Checks that the step is open before it takes the lock, and forgets it after."""
 
@@ -88,7 +92,11 @@ class StepIsEndedTwice(PagedCache):
         self._open.pop(step, None)
 
 
-@raced("commit-looks-first", scenario="abort-against-completion", story="A request that is cancelled while it completes leaves blocks behind that are matchable and free.")
+@raced(
+    "commit-looks-first",
+    scenario="abort-against-completion",
+    story="A request that is cancelled while it completes leaves blocks behind that are matchable and free.",
+)
 class CommitLooksFirst(PagedCache):
     """Finds the sequence under the lock, and commits it under the lock again, whatever became of it between."""
 
@@ -141,7 +149,11 @@ class ResetUnlocked(PagedCache):
         return super().reset()
 
 
-@raced("fork-reads-unlocked", scenario="fork-against-release", story="A beam that is forked from a cancelled request decodes somebody else's text.")
+@raced(
+    "fork-reads-unlocked",
+    scenario="fork-against-release",
+    story="A beam that is forked from a cancelled request decodes somebody else's text.",
+)
 class ForkReadsUnlocked(PagedCache):
     """Finds the parent before it takes the lock."""
 

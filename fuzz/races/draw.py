@@ -41,7 +41,10 @@ def columns(history: History) -> list[str]:
 def story(history: History, verdict: Verdict) -> list[str]:
     """The whole of it: the setup, the columns, the order that came furthest, and what spoke against going on."""
     scenario = history.scenario
-    lines = [f"{scenario.name}: {scenario.story}", f"Pool: {scenario.num_blocks} blocks of {scenario.block_size} tokens. Before the threads begin:"]
+    lines = [
+        f"{scenario.name}: {scenario.story}",
+        f"Pool: {scenario.num_blocks} blocks of {scenario.block_size} tokens. Before the threads begin:",
+    ]
     lines += [f"    {_told(look)}" for look in history.setup]
     lines += ["", *(f"    {line}" for line in columns(history)), "", "Then, with all threads done:"]
     lines += [f"    {_told(look)}" for look in history.drain]

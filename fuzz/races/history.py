@@ -9,9 +9,10 @@ Threads share nothing but the cache: each keeps its own list of calls, and the c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -86,41 +87,54 @@ class Raw(NamedTuple):
     tables: Any
 
 
+Todo: TypeAlias = tuple[Op, Callable[[Any, Any], Any], int | None, bool]
+"""An operation, how it is called, the sequence whose tables are looked at afterwards, and whether it begins a step."""
+
+
+def todo(op: Op) -> Todo:
+    """Everything about `op` that can be settled before the threads begin."""
+    return op, _CALLS[type(op)], changed_sequence(op), isinstance(op, BeginStep)
+
+
 class Caller:
-    """One thread's way to the cache. It only notes down: whatever runs between two calls is more for a scheduler to switch in."""
+    """One thread's way to the cache. It only notes down, and in plain calls: whatever runs beside the cache is more for a scheduler to switch in, and `frontrun` takes
+    every reflective call for an access to what it is given.
+    """
 
     def __init__(self, thread: int, adapter: Any, groups: int, steps: list[int]) -> None:  # noqa: ANN401 -- it may break the protocol
         self.thread = thread
         self.adapter = adapter
-        self.groups = range(groups)
-        self.steps = steps
+        self.groups = list(range(groups))
+        self.steps: list[Any] = steps
         """The ids of the steps that this thread may end."""
         self.raw: list[Raw] = []
 
-    def call(self, op: Op) -> None:
-        """Make the call, unless it ends a step that this thread knows nothing of."""
-        if isinstance(op, EndStep):
-            if op.step >= len(self.steps):
-                return
-            op = EndStep(self.steps[op.step])
-        method, arguments = _METHODS[type(op)]
-        given = [getattr(op, name) for name in arguments]
+    def call(self, what: Todo) -> None:
+        """Make the call, and look at the tables that it may have changed."""
+        op, make, seq, begins = what
+        adapter = self.adapter
         began = perf_counter_ns()
         try:
-            answer = getattr(self.adapter, method)(*given)
+            answer = make(adapter, op)
         except Exception as error:  # noqa: BLE001 -- whatever a cache raises is its answer
             answer = error
         ended = perf_counter_ns()
-        if method == "begin_step" and isinstance(answer, int):
-            self.steps.append(answer)
-        seq = changed_sequence(op)
-        tables = None
+        tables: Any = None
         if seq is not None:
             try:
-                tables = [list(self.adapter.block_table(seq, group)) for group in self.groups]
+                tables = []
+                for group in self.groups:
+                    tables.append([*adapter.block_table(seq, group)])
             except Exception as error:  # noqa: BLE001 -- the sequence may be gone
                 tables = error
+        if begins:
+            self.steps.append(answer)
         self.raw.append(Raw(op, answer, began, ended, tables))
+
+    def end_step(self, ordinal: int) -> None:
+        """End a step by its number among those that this thread knows, if it knows so many."""
+        if ordinal < len(self.steps):
+            self.call((EndStep(self.steps[ordinal]), _end_step, None, False))
 
 
 class Playback:
@@ -156,6 +170,7 @@ class Run:
         self._main = Caller(SETUP_THREAD, self._checked.adapter, self._groups, [])
         self._numbers: list[int] = []
         self._replayed: set[int] = set()
+        self._todo = [[todo(op) for op in calls] for calls in scenario.threads]
         self.setup = [self._looked(op) for op in scenario.setup]
         self._callers = [
             Caller(thread, self._checked.adapter, self._groups, list(self._main.steps)) for thread in range(len(scenario.threads))
@@ -164,8 +179,11 @@ class Run:
     def thread(self, index: int) -> None:
         """The program of one thread."""
         caller = self._callers[index]
-        for op in self.scenario.threads[index]:
-            caller.call(op)
+        for what in self._todo[index]:
+            if what[1] is _end_step:
+                caller.end_step(what[0].step)  # type: ignore[attr-defined]  # it is an EndStep
+            else:
+                caller.call(what)
 
     def finish(self) -> History:
         """Look at the cache when all threads are done, then let go of everything and take the whole pool. Raises AdapterFault."""
@@ -176,7 +194,10 @@ class Run:
         return History(self.scenario, self.setup, threads, drain)
 
     def _looked(self, op: Op) -> Look:
-        self._main.call(op)
+        if isinstance(op, EndStep):
+            self._main.end_step(op.step)
+        else:
+            self._main.call(todo(op))
         call = self._read(SETUP_THREAD, self._main.raw[-1])
         self._know(call)
         return Look(call, self._seen())
@@ -234,11 +255,15 @@ class Run:
 
     def _drain(self, threads: list[list[Call]]) -> list[Op]:
         """First an operation that changes nothing, so that the state is seen as the threads left it."""
-        tokens = max(1, whole_pool_tokens(Spec(self.capabilities, **self._size)))
-        fresh = 1 + max([number for calls in (self.scenario.setup, *self.scenario.threads) for op in calls for number in _numbers_in(op)], default=0)
+        tokens = max(
+            1, whole_pool_tokens(Spec(self.capabilities, num_blocks=self.scenario.num_blocks, block_size=self.scenario.block_size))
+        )
+        fresh = 1 + max(
+            [number for calls in (self.scenario.setup, *self.scenario.threads) for op in calls for number in _numbers_in(op)], default=0
+        )
         calls = [*(look.call for look in self.setup), *(call for calls in threads for call in calls)]
         ended = {call.op.step for call in calls if isinstance(call.op, EndStep) and call.answer is None}
-        begun = dict.fromkeys(step for caller in (self._main, *self._callers) for step in caller.steps)
+        begun = dict.fromkeys(step for caller in (self._main, *self._callers) for step in caller.steps if isinstance(step, int))
         self._main.steps = [step for step in begun if step not in ended]
         return [
             Admit(fresh, (DRAIN_TOKEN,) * tokens),
@@ -261,20 +286,24 @@ def changed_sequence(op: Op) -> int | None:
     return op.seq if isinstance(op, Release) and op.reason == "preempt" else None
 
 
-_METHODS: Final[dict[type[Op], tuple[str, tuple[str, ...]]]] = {
-    Admit: ("admit", ("seq", "prompt", "namespace")),
-    Match: ("match", ("seq",)),
-    Extend: ("extend", ("seq", "count", "drafts")),
-    Commit: ("commit", ("seq", "accepted")),
-    Append: ("append", ("seq", "tokens")),
-    Truncate: ("truncate", ("seq", "length")),
-    Fork: ("fork", ("parent", "child")),
-    Release: ("release", ("seq", "reason")),
-    BeginStep: ("begin_step", ()),
-    EndStep: ("end_step", ("step",)),
-    Evict: ("evict", ("blocks",)),
-    Reset: ("reset", ()),
-    SwapOut: ("swap_out", ("seq",)),
-    SwapIn: ("swap_in", ("seq",)),
+def _end_step(adapter: Any, op: Any) -> Any:  # noqa: ANN401 -- whatever the cache answers
+    return adapter.end_step(op.step)
+
+
+_CALLS: Final[dict[type[Op], Callable[[Any, Any], Any]]] = {
+    Admit: lambda adapter, op: adapter.admit(op.seq, op.prompt, op.namespace),
+    Match: lambda adapter, op: adapter.match(op.seq),
+    Extend: lambda adapter, op: adapter.extend(op.seq, op.count, op.drafts),
+    Commit: lambda adapter, op: adapter.commit(op.seq, op.accepted),
+    Append: lambda adapter, op: adapter.append(op.seq, op.tokens),
+    Truncate: lambda adapter, op: adapter.truncate(op.seq, op.length),
+    Fork: lambda adapter, op: adapter.fork(op.parent, op.child),
+    Release: lambda adapter, op: adapter.release(op.seq, op.reason),
+    BeginStep: lambda adapter, _: adapter.begin_step(),
+    EndStep: _end_step,
+    Evict: lambda adapter, op: adapter.evict(op.blocks),
+    Reset: lambda adapter, _: adapter.reset(),
+    SwapOut: lambda adapter, op: adapter.swap_out(op.seq),
+    SwapIn: lambda adapter, op: adapter.swap_in(op.seq),
 }
-"""The method of an adapter that each operation calls, and the fields that it is given."""
+"""The method of an adapter that each operation calls."""

@@ -103,7 +103,9 @@ class _Search:
 
     def _next(self, placed: list[int]) -> Iterator[tuple[int, Call]]:
         """The calls that can come next: none that is left had ended before they began."""
-        heads = [(number, calls[at]) for number, (calls, at) in enumerate(zip(self.history.threads, placed, strict=True)) if at < len(calls)]
+        heads = [
+            (number, calls[at]) for number, (calls, at) in enumerate(zip(self.history.threads, placed, strict=True)) if at < len(calls)
+        ]
         for number, call in heads:
             if all(other.ended >= call.began for _, other in heads):
                 yield number, call
@@ -211,7 +213,9 @@ class Position:
             return {seq: call.tables}
         # Released before it was looked at: a commit changes nothing that must change, a truncation cuts.
         if isinstance(op, Truncate):
-            cut = [table[: blocks_for(op.length, size)] for table, size in zip(self.spec.seen.tables[seq], self.spec.block_sizes, strict=True)]
+            cut = [
+                table[: blocks_for(op.length, size)] for table, size in zip(self.spec.seen.tables[seq], self.spec.block_sizes, strict=True)
+            ]
             return {seq: tuple(cut)}
         return {}
 
@@ -245,7 +249,9 @@ def _wrong_end(drain: list[Look], spec: Spec) -> Reason | None:
             return Reason(look.call, f"it raised {look.call.answer.error}", "release-once" if isinstance(look.call.op, Release) else "")
     last = drain[-1]
     if isinstance(last.call.answer, OutOfBlocksSeen):
-        return Reason(last.call, "every sequence is released and device work has drained, and the pool cannot be allocated again", "no-leak")
+        return Reason(
+            last.call, "every sequence is released and device work has drained, and the pool cannot be allocated again", "no-leak"
+        )
     given = [block for table in last.call.tables or () for block in table]
     if len(set(given)) < len(given):
         return Reason(last.call, f"it was given a block twice: {_plain(last.call.tables)}", "no-aliasing")
@@ -263,4 +269,3 @@ def _plain(tables: Tables | None) -> str:
     if tables is None:
         return "none"
     return " and ".join("[" + ", ".join("-" if block is None else str(block) for block in table) + "]" for table in tables)
-

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
+from kvproof.impl.checker import AdapterFault
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import (
     Admit,
@@ -31,6 +33,8 @@ from kvproof.models.ops import (
     SwapOut,
     Truncate,
 )
+from kvproof.models.spec import OutOfBlocksSeen, RefusedSeen
+from kvproof.properties.lockstep import LawBroken, Lockstep
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -250,10 +254,12 @@ MOST_CALLS: Final = 3
 """Calls of one thread: all orders of two threads of three calls are 20, of three threads 1680."""
 
 
-def random_scenario(seed: str, capabilities: Capabilities) -> Scenario:
+def random_scenario(seed: str, target: type, capabilities: Capabilities) -> Scenario:
     """A scenario drawn at random: up to three sequences in different states, and two or three threads that go on from there."""
     rng = random.Random(seed)
     threads = rng.choice((2, 2, 3))
+    num_blocks = min(rng.randint(3, 6) + len(capabilities.groups) - 1 + len(capabilities.null_blocks), capabilities.max_blocks)
+    block_size = 2 if 2 in capabilities.block_sizes else min(capabilities.block_sizes)
     setup: list[AnyOp] = []
     homes: list[list[AnyOp]] = []
     begun = 0
@@ -271,10 +277,33 @@ def random_scenario(seed: str, capabilities: Capabilities) -> Scenario:
             setup.append(Commit(seq))
             if state == "gone":
                 setup += [Release(seq), Admit(seq + threads, prompt)]
-                state, seq = "admitted", seq + threads  # noqa: PLW2901 -- the thread goes on with the newcomer
+                state, seq = "admitted", seq + threads
         homes.append(_going_on(rng, seq, state))
-    programs = tuple(tuple(_mixed(rng, calls, threads, capabilities)) for calls in homes)
-    return Scenario(f"random:{seed}", "Drawn at random.", tuple(setup), programs, num_blocks=rng.randint(3, 6) + len(capabilities.groups) - 1)
+    programs = tuple(tuple(_mixed(rng, calls, threads, num_blocks, capabilities)) for calls in homes)
+    drawn = Scenario(f"random:{seed}", "Drawn at random.", tuple(setup), programs, num_blocks=num_blocks, block_size=block_size)
+    return msgspec.structs.replace(drawn, setup=_possible(drawn, target, capabilities))
+
+
+def _possible(scenario: Scenario, target: type, capabilities: Capabilities) -> tuple[AnyOp, ...]:
+    """The operations of the setup that this cache can do, one after another: some pools are too small for all of it."""
+    lockstep = Lockstep(target, num_blocks=scenario.num_blocks, block_size=scenario.block_size, capabilities=capabilities, keep_trace=True)
+    possible: list[AnyOp] = []
+    open_steps: list[int] = []
+    begun = 0
+    for op in scenario.setup:
+        position = EndStep(open_steps.index(op.step)) if isinstance(op, EndStep) else op
+        with suppress(LawBroken, AdapterFault):
+            ran = lockstep.do(position)
+            assert lockstep.trace is not None
+            if not ran or isinstance(lockstep.trace[-1].outcome, OutOfBlocksSeen | RefusedSeen):
+                continue
+        possible.append(op)
+        if isinstance(op, BeginStep):
+            open_steps.append(begun)
+            begun += 1
+        elif isinstance(op, EndStep):
+            open_steps.remove(op.step)
+    return tuple(possible)
 
 
 def _going_on(rng: random.Random, seq: int, state: str) -> list[AnyOp]:
@@ -292,10 +321,11 @@ def _going_on(rng: random.Random, seq: int, state: str) -> list[AnyOp]:
     return rng.choice(choices)
 
 
-def _mixed(rng: random.Random, calls: list[AnyOp], threads: int, capabilities: Capabilities) -> list[AnyOp]:
+def _mixed(rng: random.Random, calls: list[AnyOp], threads: int, num_blocks: int, capabilities: Capabilities) -> list[AnyOp]:
     """The calls of a thread with something of everybody's between them, cut to length, without what the cache does not do."""
     strangers: list[Callable[[], AnyOp]] = [lambda: Release(rng.randrange(threads), rng.choice(("cancel", "preempt"))), Reset, BeginStep]
-    strangers += [lambda: Evict(tuple(rng.sample(range(4), 2))), lambda: EndStep(0)]
+    blocks = [block for block in range(num_blocks) if block not in capabilities.null_blocks]
+    strangers += [lambda: Evict(tuple(rng.sample(blocks, min(2, len(blocks))))), lambda: EndStep(0)]
     mixed = list(calls)
     if rng.random() < 0.6:
         mixed.insert(rng.randint(0, len(mixed)), rng.choice(strangers)())
