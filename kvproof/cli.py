@@ -9,6 +9,7 @@
     kvproof fuzz mypkg.kv:Adapter           search for hours, on one machine or many
     kvproof laws                            what is promised
     kvproof new FILE                        an adapter to start from
+    kvproof race mypkg.kv:Adapter           call a cache from several threads at once
 
 Nothing here decides anything: verdicts come from `fuzz`, texts from `fuzz.reports`.
 """
@@ -53,6 +54,7 @@ from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.impl.foreign.releases import BadRelease
 from kvproof.kernel_replay import replay_case
 from kvproof.models.laws import BY_NAME
+from kvproof.races_cli import race
 from kvproof.skeleton import BadPlace, write_skeleton
 from kvproof.targets import BUILT_IN_WORDS, DEFAULT_TARGET, BadTarget, find_target
 
@@ -634,5 +636,5 @@ def new(file: Path) -> int:
     return HELD
 
 
-for _command in (*audit_cli.COMMANDS, fuzz_cli.fuzz):
+for _command in (*audit_cli.COMMANDS, fuzz_cli.fuzz, race):
     cli.add_command(_command)

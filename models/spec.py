@@ -100,8 +100,12 @@ class ContractBroken(Exception):
 class Spec:
     """The state that a correct cache must be in, up to its free choices, and the laws that judge each step."""
 
-    def __init__(self, capabilities: Capabilities, *, num_blocks: int, block_size: int, thorough: bool = False) -> None:
+    def __init__(
+        self, capabilities: Capabilities, *, num_blocks: int, block_size: int, thorough: bool = False, concurrent: bool = False
+    ) -> None:
+        """`concurrent`: several threads drive the cache, so completions may come in any order and any number of steps may be open."""
         self.thorough = thorough
+        self.concurrent = concurrent
         self.capabilities = capabilities
         self.num_blocks = num_blocks
         self.block_sizes = tuple(group.block_size or block_size for group in capabilities.groups)
@@ -282,10 +286,10 @@ class Spec:
         return op.seq in self.numbers
 
     def _can_begin(self, op: BeginStep) -> bool:
-        return self.capabilities.steps and len(self.steps) < MAX_OPEN_STEPS
+        return self.capabilities.steps and (self.concurrent or len(self.steps) < MAX_OPEN_STEPS)
 
     def _can_end(self, op: EndStep) -> bool:
-        return self.capabilities.steps and op.step == 0 and len(self.steps) > 0
+        return self.capabilities.steps and 0 <= op.step < (len(self.steps) if self.concurrent else min(1, len(self.steps)))
 
     def _can_evict(self, op: Evict) -> bool:
         return self.capabilities.evict and any(block in self.universe for block in op.blocks)

@@ -1,0 +1,287 @@
+"""Run one scenario under many schedules, and judge every history.
+
+    outcome = explore(scenario, Adapter, mode="dpor", seconds=30)
+
+Modes:
+* `dpor`: every order of the threads' accesses that can make a difference, by dynamic partial-order reduction (the library `frontrun`). Where that ends by itself,
+  the scenario is exhausted, as far as the library sees accesses: it has been seen to overlook some, which is why `kvproof race` also draws random schedules.
+* `random`: random schedules of one to four switches, each after a random number of lines or bytecodes, so that a thread can be held up in any one place for as long
+  as another needs (Burckhardt et al. 2010, "A randomized scheduler with probabilistic guarantees of finding bugs"). Needs no library; see `baton`.
+* `stress`: real threads that start together and are switched as often as the interpreter can; the only mode that needs no library, and the one that uses a
+  free-threaded interpreter.
+
+`dpor` and `random` own the threads' locks: `threading.Lock` and its kin must be replaced before the target is imported, so they run in a process of their own
+(see `kvproof race`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from kvproof.fuzz.races.baton import Baton, Grain, Plan, Stuck
+from kvproof.fuzz.races.history import History, Run
+from kvproof.fuzz.races.linear import SetupBroken, Verdict, linearise
+from kvproof.fuzz.races.scenarios import Scenario
+from kvproof.impl import production
+from kvproof.impl.checker import AdapterFault, read_capabilities
+
+Mode: TypeAlias = Literal["dpor", "random", "stress"]
+Kind: TypeAlias = Literal["held", "race", "stuck", "setup", "fault", "inconclusive"]
+
+RUN_SECONDS: Final = 10.0
+"""How long one run may take before its threads count as stuck. A run takes milliseconds, under the scheduler a second."""
+
+GRAINS: Final[tuple[Grain, ...]] = ("line", "opcode")
+
+MOST_SWITCHES: Final = 4
+"""Switches of a random schedule. Races known from practice need one or two (Lu et al. 2008, "Learning from mistakes")."""
+
+SWITCH_SECONDS: Final = 1e-6
+"""How often a stressed interpreter switches threads; its default is 5 milliseconds, longer than a whole run."""
+
+
+class Outcome(msgspec.Struct):
+    """What came of one scenario.
+
+    `kind`: `held`, `race` (a history that no order explains), `stuck` (threads that wait for each other, or for ever), `setup` (a law breaks before any thread is
+    at work), `fault` (the adapter breaks the protocol), `inconclusive` (the search could not go on). `schedules` were run, `histories` of them differed, and of
+    these `by_their_end` were judged by their end alone. `exhausted`: `dpor` found no further schedule that differs in an access that it sees.
+    """
+
+    scenario: Scenario
+    mode: Mode
+    kind: Kind
+    schedules: int = 0
+    histories: int = 0
+    by_their_end: int = 0
+    exhausted: bool = False
+    seconds: float = 0.0
+    history: History | None = None
+    verdict: Verdict | None = None
+    reason: str = ""
+    seed: int | None = None
+
+
+def explore(scenario: Scenario, target: type, *, mode: Mode, seconds: float, seed: int = 0) -> Outcome:
+    """Search the schedules of `scenario` for at most `seconds`. Raises ImportError where `frontrun` is needed and missing."""
+    start = time.monotonic()
+    judge = Judge(scenario, target)
+    outcome = Outcome(scenario, mode, "held", seed=seed)
+    try:
+        judge.judge(_one_after_another(judge))
+        search = {"dpor": _by_dpor, "random": _at_random, "stress": _under_stress}[mode]
+        search(judge, outcome, start + seconds, seed)
+    except SetupBroken as broken:
+        outcome.kind, outcome.reason = "setup", str(broken)
+    except AdapterFault as fault:
+        outcome.kind, outcome.reason = "fault", str(fault)
+    if judge.broken is not None:
+        outcome.kind, (outcome.history, outcome.verdict) = "race", judge.broken
+    elif judge.fault:
+        outcome.kind, outcome.reason = "fault", judge.fault
+    outcome.schedules, outcome.histories, outcome.by_their_end = judge.runs, len(judge.known), judge.by_their_end
+    outcome.seconds = time.monotonic() - start
+    return outcome
+
+
+class Judge:
+    """Judges each history that differs from all before, by more than its clock."""
+
+    def __init__(self, scenario: Scenario, target: type) -> None:
+        self.scenario = scenario
+        self.target = target
+        self.capabilities = read_capabilities(target)
+        self.runs = 0
+        self.known: set[bytes] = set()
+        self.by_their_end = 0
+        self.broken: tuple[History, Verdict] | None = None
+        self.fault = ""
+
+    def fresh(self) -> Run:
+        """A cache in the state that the scenario starts from."""
+        return Run(self.scenario, self.target, self.capabilities)
+
+    def holds(self, run: Run) -> bool:
+        """Judge a run whose threads are done; whatever the adapter does wrong is kept as the fault."""
+        try:
+            return self.judge(run.finish())
+        except (AdapterFault, SetupBroken) as fault:
+            self.fault = str(fault)
+        except Exception as error:  # noqa: BLE001 -- the scheduler would swallow it
+            self.fault = f"judging a history raised {type(error).__name__}: {error}\n{traceback.format_exc()}"
+        return False
+
+    def judge(self, history: History) -> bool:
+        """Whether some order explains `history`. Raises SetupBroken."""
+        self.runs += 1
+        shape = _shape(history)
+        if shape in self.known:
+            return True
+        verdict = linearise(history, self.capabilities)
+        self.known.add(shape)
+        self.by_their_end += verdict.by_its_end
+        if not verdict.good and self.broken is None:
+            self.broken = (history, verdict)
+        return verdict.good
+
+
+def _shape(history: History) -> bytes:
+    """The history with nothing of its clock but which call ended before which began."""
+    calls = [call for calls in history.threads for call in calls]
+    before = [[one.ended < two.began for two in calls] for one in calls]
+    plain = [msgspec.structs.replace(call, began=0, ended=0) for call in calls]
+    drain = [(look.call.answer, sorted(look.seen.tables.items()), _books(look.seen.books)) for look in history.drain]
+    return repr((plain, before, drain)).encode()
+
+
+def _books(books: Any) -> tuple[Any, ...]:  # noqa: ANN401 -- whatever a snapshot holds
+    return tuple(sorted(value) if isinstance(value, frozenset) else value for value in msgspec.structs.astuple(books))
+
+
+def _one_after_another(judge: Judge) -> History:
+    """The threads one after another: what breaks here has nothing to do with threads."""
+    run = judge.fresh()
+    for thread in range(len(judge.scenario.threads)):
+        run.thread(thread)
+    return run.finish()
+
+
+# -- under a scheduler ----------------------------------------------------------------------------------------------------------------------------
+
+
+def _by_dpor(judge: Judge, outcome: Outcome, deadline: float, seed: int) -> None:  # noqa: ARG001 -- nothing in it is random
+    import frontrun
+
+    package = judge.target.__module__.partition(".")[0]
+    found = frontrun.explore(
+        setup=judge.fresh,
+        workers=_programs(judge),
+        invariant=judge.holds,
+        preemption_bound=None,
+        detect_io=False,
+        reproduce_on_failure=0,
+        timeout_per_run=RUN_SECONDS,
+        deadlock_timeout=RUN_SECONDS,
+        total_timeout=max(0.1, deadline - time.monotonic()),
+        trace_packages=["kvproof.impl.production*", f"{package}*"] if package != "kvproof" else ["kvproof.impl.production*"],
+    )
+    outcome.exhausted = found.property_holds is True and time.monotonic() < deadline
+    outcome.reason = found.explanation or ""
+    if judge.broken is None and not judge.fault and found.property_holds is not True:
+        waiting = "deadlock" in (found.failure_kind or "")
+        outcome.kind = "stuck" if waiting else "inconclusive"
+        outcome.reason = outcome.reason or found.inconclusive_reason or ""
+
+
+def _at_random(judge: Judge, outcome: Outcome, deadline: float, seed: int) -> None:
+    rng = random.Random(seed)
+    traced = traced_files(judge.target)
+    lengths = {grain: _run_by_plan(judge, traced, grain, [])[1] for grain in GRAINS}
+    while time.monotonic() < deadline and judge.broken is None and not judge.fault:
+        grain = rng.choice(GRAINS)
+        try:
+            run, _ = _run_by_plan(judge, traced, grain, _plan(rng, lengths[grain]))
+        except Stuck as stuck:
+            outcome.kind, outcome.reason = "stuck", str(stuck)
+            return
+        judge.holds(run)
+
+
+def _run_by_plan(judge: Judge, traced: Callable[[str], bool], grain: Grain, plan: Plan) -> tuple[Run, list[int]]:
+    """One run, and how many points each thread passed in it."""
+    run = judge.fresh()
+    baton = Baton([partial(run.thread, thread) for thread in range(len(judge.scenario.threads))], traced, grain)
+    baton.run(plan)
+    return run, baton.points
+
+
+def _plan(rng: random.Random, lengths: list[int]) -> Plan:
+    """Which thread runs how far: a switch comes at any point of a thread with the same probability, or when the thread is done."""
+    order = list(range(len(lengths)))
+    rng.shuffle(order)
+    plan = []
+    for switch in range(rng.randint(1, MOST_SWITCHES)):
+        thread = order[switch % len(order)]
+        whole = switch > 0 and rng.random() < 0.5
+        plan.append((thread, sys.maxsize if whole else rng.randint(1, max(1, lengths[thread]))))
+    return plan
+
+
+def traced_files(target: type) -> Callable[[str], bool]:
+    """Which files have points to switch at: those of the target's package, of its module, and of the production cache; never kvproof's own tools."""
+    module = sys.modules[target.__module__]
+    own = str(module.__file__)
+    package = target.__module__.partition(".")[0]
+    roots = [str(Path(str(production.__file__)).parent) + os.sep]
+    if package not in ("kvproof", target.__module__):
+        roots.append(str(Path(str(sys.modules[package].__file__)).parent) + os.sep)
+    known: dict[str, bool] = {}
+
+    def traced(file: str) -> bool:
+        found = known.get(file)
+        if found is None:
+            found = known[file] = file == own or file.startswith(tuple(roots))
+        return found
+
+    return traced
+
+
+def _programs(judge: Judge) -> list[Callable[[Run], None]]:
+    return [_program(thread) for thread in range(len(judge.scenario.threads))]
+
+
+def _program(thread: int) -> Callable[[Run], None]:
+    def work(run: Run) -> None:
+        run.thread(thread)
+
+    return work
+
+
+# -- real threads ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def _under_stress(judge: Judge, outcome: Outcome, deadline: float, seed: int) -> None:  # noqa: ARG001 -- the machine is what is random
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        while time.monotonic() < deadline and judge.broken is None and not judge.fault:
+            run = judge.fresh()
+            if not _together(run, len(judge.scenario.threads)):
+                outcome.kind, outcome.reason = "stuck", f"threads were still at work after {RUN_SECONDS:g} s"
+                return
+            judge.holds(run)
+    finally:
+        sys.setswitchinterval(switch)
+
+
+def _together(run: Run, count: int) -> bool:
+    """Run all threads at once; whether they came to an end."""
+    start = threading.Barrier(count)
+
+    def work(thread: int) -> None:
+        start.wait()
+        run.thread(thread)
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(RUN_SECONDS)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def free_threaded() -> bool:
+    """Whether this interpreter runs threads at the same time."""
+    enabled = getattr(sys, "_is_gil_enabled", None)
+    return enabled is not None and not enabled()

@@ -1,0 +1,350 @@
+"""What threads do to a cache at the same time: a state to start from, and a few operations for each thread.
+
+Every sequence has a home thread, which alone extends, commits, forks or truncates it: a cache cannot order two threads that compute the same sequence. Any thread
+may release it, which is how a cancelled request looks. `EndStep(k)` ends the k-th step of those that the setup and then the thread itself began, in whatever order
+the threads come to it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from kvproof.impl.checker import AdapterFault
+from kvproof.models.capabilities import Capabilities
+from kvproof.models.ops import (
+    Admit,
+    AnyOp,
+    Append,
+    BeginStep,
+    Commit,
+    EndStep,
+    Evict,
+    Extend,
+    Fork,
+    Match,
+    Release,
+    Reset,
+    SwapIn,
+    SwapOut,
+    Truncate,
+)
+from kvproof.models.spec import OutOfBlocksSeen, RefusedSeen
+from kvproof.properties.lockstep import LawBroken, Lockstep
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """`needs`: the capabilities without which it says nothing. `any_order`: completions come in another order than the launches."""
+
+    name: str
+    story: str
+    setup: tuple[AnyOp, ...]
+    threads: tuple[tuple[AnyOp, ...], ...]
+    needs: tuple[str, ...] = ()
+    num_blocks: int = 4
+    block_size: int = 2
+    any_order: bool = False
+
+    def fits(self, capabilities: Capabilities) -> bool:
+        """Whether a cache with these capabilities can be asked for it."""
+        claimed = all(getattr(capabilities, need) for need in self.needs)
+        return claimed and self.num_blocks <= capabilities.max_blocks and self.block_size in capabilities.block_sizes
+
+
+PROMPT = (0, 1, 0, 1, 1)
+OTHER = (1, 1, 0, 0, 1)
+
+
+def _computed(seq: int, steps: bool, prompt: tuple[int, ...] = PROMPT) -> tuple[AnyOp, ...]:
+    """A sequence that has computed its prompt."""
+    device: tuple[AnyOp, ...] = (BeginStep(), EndStep(0)) if steps else ()
+    return (Admit(seq, prompt), Extend(seq, len(prompt)), *device, Commit(seq))
+
+
+def catalogue(capabilities: Capabilities, *, any_order: bool = True) -> list[Scenario]:
+    """The built-in scenarios that a cache with these capabilities can be asked for. `any_order` False: completions come in launch order."""
+    made = [*_pool(), *_sharing(capabilities.steps), *_moving(capabilities.steps)]
+    if capabilities.steps:
+        made += _completions()
+    groups, nulls = len(capabilities.groups), len(capabilities.null_blocks)
+    made = [msgspec.structs.replace(scenario, num_blocks=scenario.num_blocks * groups + nulls) for scenario in made]
+    return [scenario for scenario in made if scenario.fits(capabilities) and (any_order or not scenario.any_order)]
+
+
+def _pool() -> list[Scenario]:
+    admits = (Admit(0, PROMPT), Admit(1, OTHER))
+    return [
+        Scenario(
+            "two-first-extends",
+            "Two requests start at once; the pool has room for both.",
+            admits,
+            ((Extend(0, 3),), (Extend(1, 3),)),
+        ),
+        Scenario(
+            "last-blocks",
+            "Two requests want the last blocks; one gets them.",
+            admits,
+            ((Extend(0, 5),), (Extend(1, 5),)),
+        ),
+        Scenario(
+            "release-twice",
+            "A request is finished by one thread and cancelled by another.",
+            (*admits, Extend(0, 5)),
+            ((Release(0, "finish"),), (Release(0, "cancel"),)),
+        ),
+        Scenario(
+            "abort-before-launch",
+            "A request is cancelled while the engine starts another in its blocks.",
+            (*admits, Extend(0, 5)),
+            ((Release(0, "cancel"),), (Extend(1, 5), Release(1, "finish"))),
+        ),
+        Scenario(
+            "preempt-against-extend",
+            "The scheduler preempts one request while another grows.",
+            (*admits, Extend(0, 4)),
+            ((Release(0, "preempt"), Extend(0, 2)), (Extend(1, 5),)),
+        ),
+    ]
+
+
+def _sharing(steps: bool) -> list[Scenario]:
+    known = _computed(0, steps)
+    reader = (*known, Release(0), Admit(1, PROMPT), Admit(2, OTHER))
+    again: tuple[AnyOp, ...] = (Match(1), Extend(1, 5))
+    return [
+        Scenario(
+            "two-readers",
+            "Two requests adopt the same cached prefix.",
+            (*reader, Admit(3, PROMPT)),
+            (again, (Extend(3, 5),)),
+            needs=("prefix",),
+            num_blocks=6,
+        ),
+        Scenario(
+            "adopt-against-eviction",
+            "One request adopts cached blocks while another needs them for itself.",
+            reader,
+            (again, (Extend(2, 5), Release(2))),
+            needs=("prefix",),
+        ),
+        Scenario(
+            "commit-against-match",
+            "A prefix is published while another request looks for it.",
+            (Admit(0, PROMPT), Extend(0, 5), *((BeginStep(), EndStep(0)) if steps else ()), Admit(1, PROMPT)),
+            ((Commit(0),), (Match(1), Extend(1, 2))),
+            needs=("prefix",),
+        ),
+        Scenario(
+            "reset-against-match",
+            "The weights change while a request looks for a prefix.",
+            reader,
+            ((Reset(),), again),
+            needs=("prefix", "reset"),
+        ),
+        Scenario(
+            "reset-against-commit",
+            "The weights change while a request publishes what it computed.",
+            (Admit(0, PROMPT), Extend(0, 5), *((BeginStep(), EndStep(0)) if steps else ()), Admit(1, PROMPT)),
+            ((Reset(), Match(1)), (Commit(0),)),
+            needs=("prefix", "reset"),
+        ),
+        Scenario(
+            "evict-against-match",
+            "An operator evicts blocks while a request adopts them.",
+            reader,
+            ((Evict((0, 1, 2, 3)),), again),
+            needs=("prefix", "evict"),
+        ),
+    ]
+
+
+def _moving(steps: bool) -> list[Scenario]:
+    two = (*_computed(0, steps), Append(0, (1,)), Admit(1, OTHER))
+    return [
+        Scenario(
+            "fork-against-release",
+            "A beam is forked while its request is cancelled.",
+            two,
+            ((Fork(0, 2), Release(2)), (Release(0, "cancel"),)),
+            needs=("fork",),
+        ),
+        Scenario(
+            "fork-against-extend",
+            "A beam is forked while another request takes blocks.",
+            two,
+            ((Fork(0, 2), Extend(2, 1)), (Extend(1, 2),)),
+            needs=("fork",),
+            num_blocks=6,
+        ),
+        Scenario(
+            "truncate-against-extend",
+            "A request rolls back while another grows into what that frees.",
+            two,
+            ((Truncate(0, 2),), (Extend(1, 5),)),
+            needs=("truncate",),
+        ),
+        Scenario(
+            "swap-against-extend",
+            "A request goes to the slower tier and back while another takes blocks.",
+            two,
+            ((SwapOut(0), SwapIn(0)), (Extend(1, 4),)),
+            needs=("swap",),
+        ),
+        Scenario(
+            "decode-against-prefill",
+            "One request decodes while another starts.",
+            two,
+            ((Extend(0, 1), Append(0, (0,))), (Extend(1, 2), Release(1))),
+            num_blocks=5,
+        ),
+    ]
+
+
+def _completions() -> list[Scenario]:
+    flying = (Admit(0, PROMPT), Extend(0, 5), BeginStep(), Admit(1, OTHER))
+    two_steps = (Admit(0, PROMPT), Extend(0, 3), BeginStep(), Admit(1, OTHER), Extend(1, 3), BeginStep())
+    return [
+        Scenario(
+            "abort-against-completion",
+            "A request is cancelled while its pass completes.",
+            flying,
+            ((EndStep(0), Commit(0)), (Release(0, "cancel"),)),
+        ),
+        Scenario(
+            "abort-completion-and-extend",
+            "The same, and a third thread is after the blocks.",
+            flying,
+            ((EndStep(0), Commit(0)), (Release(0, "cancel"),), (Extend(1, 4),)),
+        ),
+        Scenario(
+            "completed-twice",
+            "The same completion is delivered by two threads.",
+            (*flying, Release(0, "cancel")),
+            ((EndStep(0), Extend(1, 5)), (EndStep(0),)),
+        ),
+        Scenario(
+            "completed-in-another-order",
+            "The completion of the second step overtakes that of the first.",
+            two_steps,
+            ((EndStep(1), Commit(1)), (EndStep(0), Commit(0))),
+            any_order=True,
+        ),
+        Scenario(
+            "never-completed",
+            "A request is cancelled in a step that never completes: its blocks stay out of reach.",
+            flying,
+            ((Release(0, "cancel"),), (Extend(1, 4),)),
+        ),
+        Scenario(
+            "launch-against-abort",
+            "A request is cancelled while its pass is launched.",
+            (Admit(0, PROMPT), Extend(0, 5), Admit(1, OTHER)),
+            ((BeginStep(), EndStep(0)), (Release(0, "cancel"), Extend(1, 4))),
+        ),
+    ]
+
+
+# -- random scenarios ----------------------------------------------------------------------------------------------------------------------------
+
+MOST_CALLS: Final = 3
+"""Calls of one thread: all orders of two threads of three calls are 20, of three threads 1680."""
+
+
+def random_scenario(seed: str, target: type, capabilities: Capabilities) -> Scenario:
+    """A scenario drawn at random: up to three sequences in different states, and two or three threads that go on from there."""
+    rng = random.Random(seed)
+    threads = rng.choice((2, 2, 3))
+    num_blocks = min(rng.randint(3, 6) + len(capabilities.groups) - 1 + len(capabilities.null_blocks), capabilities.max_blocks)
+    block_size = 2 if 2 in capabilities.block_sizes else min(capabilities.block_sizes)
+    setup: list[AnyOp] = []
+    homes: list[list[AnyOp]] = []
+    begun = 0
+    for seq in range(threads):
+        prompt = rng.choice((PROMPT, PROMPT, OTHER, PROMPT[:3]))
+        state = rng.choice(("admitted", "extended", "computed", "gone") if capabilities.prefix else ("admitted", "extended", "computed"))
+        setup.append(Admit(seq, prompt))
+        if state != "admitted":
+            setup.append(Extend(seq, rng.randint(2, len(prompt))))
+        if state != "admitted" and capabilities.steps and (state != "extended" or rng.random() < 0.5):
+            setup.append(BeginStep())
+            begun += 1
+        if state in ("computed", "gone"):
+            setup += [EndStep(begun - 1)] if capabilities.steps else []
+            setup.append(Commit(seq))
+            if state == "gone":
+                setup += [Release(seq), Admit(seq + threads, prompt)]
+                state, seq = "admitted", seq + threads
+        homes.append(_going_on(rng, seq, state))
+    programs = tuple(tuple(_mixed(rng, calls, threads, num_blocks, capabilities)) for calls in homes)
+    drawn = Scenario(f"random:{seed}", "Drawn at random.", tuple(setup), programs, num_blocks=num_blocks, block_size=block_size)
+    return msgspec.structs.replace(drawn, setup=_possible(drawn, target, capabilities))
+
+
+def _possible(scenario: Scenario, target: type, capabilities: Capabilities) -> tuple[AnyOp, ...]:
+    """The operations of the setup that this cache can do, one after another: some pools are too small for all of it."""
+    lockstep = Lockstep(target, num_blocks=scenario.num_blocks, block_size=scenario.block_size, capabilities=capabilities, keep_trace=True)
+    possible: list[AnyOp] = []
+    open_steps: list[int] = []
+    begun = 0
+    for op in scenario.setup:
+        position = EndStep(open_steps.index(op.step)) if isinstance(op, EndStep) else op
+        with suppress(LawBroken, AdapterFault):
+            ran = lockstep.do(position)
+            assert lockstep.trace is not None
+            if not ran or isinstance(lockstep.trace[-1].outcome, OutOfBlocksSeen | RefusedSeen):
+                continue
+        possible.append(op)
+        if isinstance(op, BeginStep):
+            open_steps.append(begun)
+            begun += 1
+        elif isinstance(op, EndStep):
+            open_steps.remove(op.step)
+    return tuple(possible)
+
+
+def _going_on(rng: random.Random, seq: int, state: str) -> list[AnyOp]:
+    if state == "admitted":
+        return [Match(seq), Extend(seq, rng.randint(1, 5)), Release(seq)]
+    if state == "extended":
+        return [EndStep(rng.choice((0, 0, 1))), Commit(seq), Append(seq, (rng.choice((0, 1)),))]
+    choices: list[list[AnyOp]] = [
+        [Append(seq, (1,)), Extend(seq, 1)],
+        [Fork(seq, seq + 10), Extend(seq + 10, 1)],
+        [Truncate(seq, 1), Append(seq, (0,))],
+        [SwapOut(seq), SwapIn(seq)],
+        [Release(seq, "preempt"), Extend(seq, 2)],
+    ]
+    return rng.choice(choices)
+
+
+def _mixed(rng: random.Random, calls: list[AnyOp], threads: int, num_blocks: int, capabilities: Capabilities) -> list[AnyOp]:
+    """The calls of a thread with something of everybody's between them, cut to length, without what the cache does not do."""
+    strangers: list[Callable[[], AnyOp]] = [lambda: Release(rng.randrange(threads), rng.choice(("cancel", "preempt"))), Reset, BeginStep]
+    blocks = [block for block in range(num_blocks) if block not in capabilities.null_blocks]
+    strangers += [lambda: Evict(tuple(rng.sample(blocks, min(2, len(blocks))))), lambda: EndStep(0)]
+    mixed = list(calls)
+    if rng.random() < 0.6:
+        mixed.insert(rng.randint(0, len(mixed)), rng.choice(strangers)())
+    return [op for op in mixed if _claimed(op, capabilities)][:MOST_CALLS]
+
+
+_NEEDS: Final[dict[type, str]] = {
+    Match: "prefix",
+    Fork: "fork",
+    Truncate: "truncate",
+    BeginStep: "steps",
+    EndStep: "steps",
+    Evict: "evict",
+    Reset: "reset",
+    SwapOut: "swap",
+    SwapIn: "swap",
+}
+
+
+def _claimed(op: AnyOp, capabilities: Capabilities) -> bool:
+    need = _NEEDS.get(type(op))
+    return need is None or bool(getattr(capabilities, need))

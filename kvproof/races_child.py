@@ -1,0 +1,40 @@
+"""The process in which `kvproof race` runs schedules: it takes over the locks first, and imports the target only then."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+
+
+def main() -> None:
+    """Read the work, answer with one outcome a line. Ends with status 3 after threads that never come to an end, which nothing else could stop."""
+    data = sys.stdin.buffer.read()
+    answers = os.dup(1)
+    os.dup2(2, 1)  # whatever the target prints is no answer
+    _take_over_locks(msgspec.json.decode(data)["mode"])
+
+    from kvproof.fuzz.races.explore import explore
+    from kvproof.races_cli import Work, find_racing_target
+
+    work = msgspec.json.decode(data, type=Work)
+    target = find_racing_target(work.target)
+    with os.fdopen(answers, "wb") as out:
+        for scenario in work.scenarios:
+            outcome = explore(scenario, target, mode=work.mode, seconds=work.seconds, seed=work.seed)
+            out.write(msgspec.json.encode(outcome) + b"\n")
+            out.flush()
+            if outcome.kind == "stuck":
+                os._exit(3)
+
+
+def _take_over_locks(mode: str) -> None:
+    if mode == "dpor":
+        from frontrun.bytecode import patch_locks
+
+        patch_locks()
+    elif mode == "random":
+        from kvproof.fuzz.races.baton import install
+
+        install()

@@ -1,0 +1,236 @@
+"""`kvproof race TARGET`: threads against one cache, under every schedule that matters or under many random ones.
+
+The schedules are run in a process of their own, because there the locks of the target must be the scheduler's before the target is imported. It is given scenarios
+as JSON on its standard input and answers with one outcome a line; where threads never come to an end it is left behind, and another one goes on.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Final, get_args
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from kvproof.fuzz.races.bugs import RACES
+from kvproof.fuzz.races.draw import story
+from kvproof.fuzz.races.explore import Mode, Outcome
+from kvproof.fuzz.races.scenarios import Scenario, catalogue, random_scenario
+from kvproof.fuzz.reports.wording import counted, joined
+from kvproof.impl.adapter import CacheAdapter
+from kvproof.impl.checker import read_capabilities
+from kvproof.models.capabilities import Capabilities
+from kvproof.targets import BadTarget, find_target
+
+HELD: Final = 0
+BROKEN: Final = 1
+AT_FAULT: Final = 2
+
+RACE_PREFIX: Final = "race-bug:"
+
+GRACE_SECONDS: Final = 60.0
+"""How long a process may stay silent beyond the time of its scenario before it is given up."""
+
+CHILD: Final = "from kvproof.races_child import main; main()"
+
+WORDS: Final[dict[str, str]] = {
+    "held": "held",
+    "race": "RACE",
+    "stuck": "STUCK",
+    "setup": "broken without threads",
+    "fault": "adapter at fault",
+    "inconclusive": "inconclusive",
+}
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What a process is to do."""
+
+    target: str
+    mode: Mode
+    seconds: float
+    """For each scenario."""
+    seed: int
+    scenarios: list[Scenario]
+
+
+def find_racing_target(name: str) -> type:
+    """The class that `name` means; `race-bug:NAME` is a seeded race. Raises BadTarget."""
+    if not name.startswith(RACE_PREFIX):
+        return find_target(name)
+    bug = name.removeprefix(RACE_PREFIX)
+    if bug not in RACES:
+        raise BadTarget(f"There is no seeded race {bug!r}; there are {joined(list(RACES))}.")
+    return RACES[bug].adapter
+
+
+@click.command(short_help="Call a cache from several threads at once.")
+@click.argument("target", default="production")
+@click.option(
+    "--mode",
+    type=click.Choice(["both", *get_args(Mode)]),
+    default="both",
+    show_default=True,
+    help="Search systematically (dpor), at random, both, or let real threads loose (stress).",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=1, max=86400), default=120.0, show_default=True, help="Time for all scenarios together."
+)
+@click.option("--scenario", "names", multiple=True, metavar="NAME", help="Only this scenario; may be given several times.")
+@click.option("--random", "drawn", type=click.IntRange(min=0, max=100_000), default=0, help="Also this many scenarios drawn at random.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For schedules and scenarios drawn at random.")
+@click.option("--in-order", is_flag=True, help="Completions come only in the order of the launches.")
+def race(target: str, mode: str, seconds: float, names: tuple[str, ...], drawn: int, seed: int, in_order: bool) -> int:
+    """Call TARGET from several threads at once: every history must be one that some order of its calls explains.
+
+    A TARGET is named as for `kvproof check`, or race-bug:NAME for a seeded race. It must claim to be safe for threads; most caches do not.
+    """
+    adapter = find_racing_target(target)
+    if not issubclass(adapter, CacheAdapter):
+        raise BadTarget(f"The target {target} is no cache; threads are for classes that derive from kvproof.CacheAdapter.")
+    capabilities = read_capabilities(adapter)
+    scenarios = _chosen(adapter, capabilities, names, drawn, seed, in_order=in_order)
+    modes: list[Mode] = ["dpor", "random"] if mode == "both" else [mode]  # type: ignore[list-item]  # the choice is a Mode
+    if "dpor" in modes and importlib.util.find_spec("frontrun") is None:
+        raise click.UsageError(
+            "The systematic search needs the package frontrun, which is not installed; run `pip install 'kvproof[concurrency]'`, or choose --mode random"
+        )
+    each = seconds / len(scenarios) / len(modes)
+    work = [Work(target, chosen, each, seed, scenarios) for chosen in modes]
+    console = Console(markup=False, highlight=False, emoji=False)
+    outcomes = _run(work, sum(len(item.scenarios) for item in work))
+    _show(console, target, outcomes)
+    return max(_status(outcome) for outcome in outcomes)
+
+
+def _chosen(adapter: type, capabilities: Capabilities, names: tuple[str, ...], drawn: int, seed: int, *, in_order: bool) -> list[Scenario]:
+    known = {scenario.name: scenario for scenario in catalogue(capabilities, any_order=not in_order)}
+    for name in names:
+        if name not in known:
+            raise click.UsageError(f"There is no scenario {name!r} for this target; there are {', '.join(known)}")
+    built_in = [known[name] for name in names] if names else list(known.values())
+    return built_in + [random_scenario(f"{seed}:{number}", adapter, capabilities) for number in range(drawn)]
+
+
+def _run(work: list[Work], total: int) -> list[Outcome]:
+    outcomes = []
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("scenarios", total=total)
+        for item in work:
+            for outcome in outcomes_of(item):
+                outcomes.append(outcome)
+                bar.advance(task)
+    return outcomes
+
+
+def outcomes_of(work: Work) -> Iterator[Outcome]:
+    """The outcome of every scenario, in order. A process that dies or falls silent counts as stuck, and the next one goes on behind it."""
+    left = list(work.scenarios)
+    while left:
+        for outcome in _answers(msgspec.structs.replace(work, scenarios=left)):
+            left.pop(0)
+            yield outcome
+
+
+def _answers(work: Work) -> Iterator[Outcome]:
+    """What one process answers, and at its death one outcome for the scenario that it was at."""
+    environment = {**os.environ, "FRONTRUN_ACTIVE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", CHILD]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603 -- this interpreter
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(msgspec.json.encode(work))
+    child.stdin.close()
+    os.set_blocking(child.stdout.fileno(), False)
+    decoder = msgspec.json.Decoder(Outcome)
+    answered = 0
+    try:
+        for line in _lines(child, work.seconds + GRACE_SECONDS):
+            answered += 1
+            yield decoder.decode(line)
+        if answered < len(work.scenarios) and child.wait() != _GAVE_UP:
+            yield Outcome(
+                work.scenarios[answered], work.mode, "stuck", reason=f"the process ended with status {child.returncode} or fell silent"
+            )
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+_GAVE_UP: Final = 3
+"""The exit status of a process that told of stuck threads, which it cannot end."""
+
+
+def _lines(child: subprocess.Popen[bytes], patience_seconds: float) -> Iterator[bytes]:
+    """The lines that a process writes, until it ends or is silent for too long."""
+    assert child.stdout is not None
+    pending = b""
+    heard = time.monotonic()
+    while time.monotonic() - heard < patience_seconds:
+        ended = child.poll() is not None
+        data = child.stdout.read() or b""
+        if data:
+            heard = time.monotonic()
+            *whole, pending = (pending + data).split(b"\n")
+            yield from whole
+        elif ended:
+            return
+        else:
+            time.sleep(0.02)
+    child.kill()
+
+
+def _status(outcome: Outcome) -> int:
+    return {"held": HELD, "race": BROKEN, "stuck": BROKEN}.get(outcome.kind, AT_FAULT)
+
+
+def _show(console: Console, target: str, outcomes: list[Outcome]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in ("scenario", "mode", "answer"):
+        table.add_column(column, no_wrap=True)
+    for column in ("schedules", "histories", "seconds"):
+        table.add_column(column, justify="right")
+    for outcome in outcomes:
+        word = "exhausted" if outcome.kind == "held" and outcome.exhausted else WORDS[outcome.kind]
+        numbers = (str(outcome.schedules), str(outcome.histories), f"{outcome.seconds:.1f}")
+        table.add_row(outcome.scenario.name, outcome.mode, word, *numbers)
+    console.print(table)
+    shown: set[str] = set()
+    for outcome in outcomes:
+        if outcome.kind != "held" and outcome.scenario.name not in shown:
+            shown.add(outcome.scenario.name)
+            console.print()
+            for line in _told(outcome):
+                console.print(line, soft_wrap=True)
+    console.print()
+    console.print(_summary(target, outcomes), soft_wrap=True)
+
+
+def _told(outcome: Outcome) -> list[str]:
+    if outcome.history is not None and outcome.verdict is not None:
+        lines = story(outcome.history, outcome.verdict)
+        if outcome.mode == "dpor" and outcome.reason:
+            lines += ["", "Where the threads met:", *(f"    {line}" for line in outcome.reason.strip().splitlines())]
+        return lines
+    return [f"{outcome.scenario.name} ({outcome.mode}): {WORDS[outcome.kind]}.", f"    {outcome.reason}"]
+
+
+def _summary(target: str, outcomes: list[Outcome]) -> str:
+    schedules = sum(outcome.schedules for outcome in outcomes)
+    bad = [outcome for outcome in outcomes if outcome.kind != "held"]
+    names = joined(list(dict.fromkeys(outcome.scenario.name for outcome in bad)))
+    by_end = sum(outcome.by_their_end for outcome in outcomes)
+    seen = f" Histories that could be judged by their end alone: {by_end:,}." if by_end else ""
+    if bad:
+        return f"{target} did not hold in {names}; {counted(schedules, 'schedule')} run.{seen}"
+    exhausted = sum(outcome.exhausted for outcome in outcomes)
+    return f"{target} held: some order of the calls explains each history of {counted(schedules, 'schedule')}; {counted(exhausted, 'search')} came to its end.{seen}"

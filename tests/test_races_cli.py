@@ -1,0 +1,101 @@
+"""`kvproof race` as a user types it."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from kvproof.cli import main
+
+
+def race(*arguments):
+    return main(["race", *arguments])
+
+
+def test_a_seeded_race_is_drawn(capfd):
+    assert race("race-bug:fork-reads-unlocked", "--mode", "random", "--scenario", "fork-against-release", "--seconds", "20") == 1
+    out = capfd.readouterr().out
+    assert "fork-against-release  random  RACE" in out
+    assert "┌ fork 0 to 2" in out
+    assert "In no order of these calls could a correct cache have answered like this." in out
+    assert "race-bug:fork-reads-unlocked did not hold in fork-against-release" in out
+
+
+def test_a_sound_cache_holds(capfd):
+    assert race("production", "--mode", "random", "--scenario", "release-twice", "--random", "3", "--seconds", "2") == 0
+    out = capfd.readouterr().out
+    assert "production held: some order of the calls explains each history" in out
+    assert "random:0:2" in out
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("frontrun") is None, reason="the systematic search needs frontrun: pip install 'kvproof[concurrency]'"
+)
+def test_a_scenario_is_exhausted_systematically(capfd):
+    assert race("production", "--mode", "dpor", "--scenario", "release-twice", "--seconds", "20") == 0
+    assert "release-twice  dpor  exhausted" in capfd.readouterr().out
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("frontrun") is None, reason="the systematic search needs frontrun: pip install 'kvproof[concurrency]'"
+)
+def test_a_seeded_race_is_found_systematically(capfd):
+    assert race("race-bug:release-in-two-pieces", "--mode", "dpor", "--scenario", "release-twice", "--seconds", "20") == 1
+    out = capfd.readouterr().out
+    assert "RACE" in out
+    assert "Where the threads met:" in out
+
+
+def test_threads_that_never_end_are_a_finding(capfd, tmp_path):
+    (tmp_path / "deadlock.py").write_text(DEADLOCK)
+    assert race(f"{tmp_path}/deadlock.py:Adapter", "--mode", "random", "--scenario", "fork-against-release", "--seconds", "10") == 1
+    out = capfd.readouterr().out
+    assert "STUCK" in out
+    assert "threads wait for locks that none of them will let go of" in out
+
+
+DEADLOCK = '''
+import threading
+
+from kvproof.impl.production.adapter import ProductionAdapter
+
+
+class Adapter(ProductionAdapter):
+    """Takes its two locks in either order."""
+
+    def __init__(self, **pool):
+        super().__init__(**pool)
+        self.one = threading.Lock()
+        self.two = threading.Lock()
+
+    def fork(self, parent, child):
+        with self.one:
+            with self.two:
+                return super().fork(parent, child)
+
+    def release(self, seq, reason):
+        with self.two:
+            with self.one:
+                super().release(seq, reason)
+'''
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("production", "--scenario", "nonsense"), "There is no scenario 'nonsense' for this target"),
+        (("race-bug:nonsense",), "There is no seeded race 'nonsense'"),
+        (("kvproof.targets:BadTarget",), "is no cache"),
+    ],
+)
+def test_a_request_that_cannot_be_met_gets_one_sentence(capfd, arguments, sentence):
+    assert race(*arguments) == 2
+    assert sentence in capfd.readouterr().err
+
+
+def test_without_frontrun_the_systematic_search_says_what_to_install(capfd, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "frontrun" else find(name))
+    assert race("production", "--mode", "dpor") == 2
+    assert "pip install 'kvproof[concurrency]'" in capfd.readouterr().err
