@@ -85,7 +85,9 @@ def _prove(evaluator: Evaluator, access: Access, tensors: dict[int, torch.Tensor
     wraps = [z3.Or(side.expr < -(2 ** (side.bits - 1)), side.expr >= 2 ** (side.bits - 1)) for side in evaluator.sides]
     solver = z3.Solver()
     solver.set("timeout", TIMEOUT_MILLISECONDS)
-    solver.add(*conditions, *(z3.And(variable >= low, variable <= high) for variable, low, high in evaluator.ranges.values()))
+    solver.add(
+        *conditions, *evaluator.facts, *(z3.And(variable >= low, variable <= high) for variable, low, high in evaluator.ranges.values())
+    )
     solver.add(z3.Or(*wraps, address < 0, address >= span))
     answer = solver.check()
     if answer == z3.unsat:
