@@ -295,6 +295,7 @@ FLOATS = (
     "dots",
     "control",
     "early_returns",
+    "alternating_pointers",
     "never_inlined",
     "descriptors",
     "atomics",
