@@ -100,7 +100,7 @@ class Small:
         return KernelCapabilities(
             dtypes=("float32", "float16"),
             head_sizes=(40, 32),
-            gqa_ratios=(3, 1),
+            gqa_ratios=(1, 3),
             block_sizes=(12, 64, 1),
             layouts=("NHD", "HND"),
             features=frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8"}),

@@ -40,7 +40,7 @@ class ShortSplits(PagedTriton):
         )
 
 
-@pytest.mark.parametrize(("kernels", "seconds"), [(PagedTriton, 20), (ShortSplits, 8)], ids=["whole", "split"])
+@pytest.mark.parametrize(("kernels", "seconds"), [(PagedTriton, 8), (ShortSplits, 4)], ids=["whole", "split"])
 def test_triton_keeps_every_law_and_all_addresses_are_proved(
     kernels: type[PagedTriton], seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
