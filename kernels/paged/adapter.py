@@ -116,7 +116,7 @@ class PagedTriton(PagedKernels):
     def prefill_plan(self, pool: KVPool, query: torch.Tensor, query_lens: torch.Tensor) -> PrefillPlan:
         """Which tile of a prefill is whose; it depends on the query lengths, not on the layer."""
         ratio = query.shape[1] // pool.kv_heads
-        tiles = self.prefill_tiles(self._target_of(query), ratio, pool.head_size, query.dtype)
+        tiles = self._prefill_tiles(pool, query)
         return plan_prefill(query_lens, query.shape[0], tiles.rows // ratio)
 
     def copy_blocks(self, pool: KVPool, pairs: torch.Tensor) -> None:
@@ -162,6 +162,10 @@ class PagedTriton(PagedKernels):
     def slots(block_tables: torch.Tensor, seq_lens: torch.Tensor, block_size: int) -> torch.Tensor:
         """The slots of all tokens, `[seqs * max_blocks * block_size]` int64 in order, -1 where a sequence has ended: for gather and scatter."""
         return slots_of(block_tables, seq_lens, block_size)
+
+    def _prefill_tiles(self, pool: KVPool, query: torch.Tensor) -> Tiles:
+        ratio = query.shape[1] // pool.kv_heads
+        return self.prefill_tiles(self._target_of(query), ratio, pool.head_size, query.dtype, quantised=pool.key_scale is not None)
 
     def _target_of(self, tensor: torch.Tensor) -> Target:
         return self._target or target_of(tensor.device)
@@ -219,7 +223,7 @@ class PagedTriton(PagedKernels):
         self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, query_lens: torch.Tensor, plan: PrefillPlan,
         sinks: torch.Tensor, out: torch.Tensor, scale: float, soft_cap: float, options: dict[str, Any],
     ) -> None:  # fmt: skip
-        tiles = self.prefill_tiles(self._target_of(query), options["RATIO"], pool.head_size, query.dtype)
+        tiles = self._prefill_tiles(pool, query)
         key, value = self._stored(pool.key), self._stored(pool.value)
         prefill_kernel[(len(plan.tile_seq), pool.kv_heads)](
             query, key, value, _or(pool.key_scale, key), _or(pool.value_scale, value), sinks, out, tables, lens, query_lens,

@@ -91,7 +91,7 @@ class LowBitTriton:
             query.stride(0), query.stride(1), block_tables.stride(0), *pool.key.stride()[:3], *pool.key_scale.stride()[:3],
             *pool.value_scale.stride()[:3], *pool.ring_key.stride()[:3],
             RATIO=ratio, ROWS=padded(ratio), BITS=pool.bits, GROUP=pool.group, CHANNELS=pool.channels, BLOCK=pool.block_size,
-            HEAD=head, PADDED=padded(head), RING=pool.ring, TILE=32, SPLIT=split, STAGES=2, num_warps=4,
+            HEAD=head, PADDED=padded(head), RING=pool.ring, TILE=32, SPLIT=split, STAGES=2, num_warps=8,
         )  # fmt: skip
         # The merge counts parts from a length: one for the ring, and one for each split of quantised tokens.
         counted = torch.minimum(row_lens, quantised[row_seqs.long()]) + split
