@@ -56,7 +56,7 @@ MAX_OPEN_STEPS: Final = 3
 
 
 TREE_SLACK: Final = 20_000
-"""How many interned prefixes may be kept beyond twice those that were needed at the last clearing: clearing walks the whole tree."""
+"""How many interned prefixes may be kept beyond one and a half times those that were needed at the last clearing: clearing walks the whole tree."""
 
 MOST_GONE: Final = 4096
 """How many sequences that are gone are remembered with their tokens, to say what became of them."""
@@ -702,7 +702,7 @@ class Spec:
 
     def _forget_prefixes(self) -> None:
         """Let go of the interned prefixes that neither a sequence nor a slot needs, once there are many."""
-        if len(self.tree) <= 2 * self._needed_nodes + TREE_SLACK:
+        if len(self.tree) <= self._needed_nodes * 3 // 2 + TREE_SLACK:
             return
         groups = len(self.block_sizes)
         needed = {content // groups for content in self.memory.contents()}
