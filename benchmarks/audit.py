@@ -94,7 +94,9 @@ def main() -> None:
         begun = time.process_time()
         report = audit(path)
         spent = time.process_time() - begun
-        print(f"audited: {report.verdict}, {spent / engine.operations * 1e6:.1f} µs an operation, {engine.operations / spent:,.0f} a second")
+        print(
+            f"audited: {report.verdict}, {spent / engine.operations * 1e6:.1f} µs an operation, {engine.operations / spent:,.0f} a second"
+        )
         print(f"memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB at most")
 
 
