@@ -147,15 +147,19 @@ class BlockMap {
   paintRun(pen, run, i, block, x, y, width, height) {
     const state = run.state[i];
     const colour = cellColour(this.theme, state, run.holder[i]);
-    const follows = i > 0 && run.generation[i] === run.generation[i - 1] && run.state[i - 1] !== FREE;
     const gap = this.stepWidth > 6 ? 1 : 0;
-    pen.fillStyle = css(colour);
-    pen.beginPath();
-    pen.roundRect(x, y, Math.max(1, width - gap), height, this.rowHeight > 8 && state !== FREE ? [follows ? 0 : 4, 0, 0, follows ? 0 : 4] : 0);
-    pen.fill();
-    if (this.stripes[state]) {
-      pen.fillStyle = this.stripes[state];
-      pen.fill();
+    const bar = Math.max(1, width - gap);
+    const begins = i === 0 || run.generation[i] !== run.generation[i - 1] || run.state[i - 1] === FREE;
+    const radius = begins && state !== FREE && this.rowHeight > 8 ? 4 : 0;
+    for (const fill of [css(colour), this.stripes[state]].filter(Boolean)) {
+      pen.fillStyle = fill;
+      if (radius) {
+        pen.beginPath();
+        pen.roundRect(x, y, bar, height, [radius, 0, 0, radius]);
+        pen.fill();
+      } else {
+        pen.fillRect(x, y, bar, height);
+      }
     }
     if (this.rowHeight >= NAMED_ROW && state !== FREE) this.paintWords(pen, runWords(run, i, block, width), state, colour, x, y, width, height);
   }

@@ -29,7 +29,7 @@ class Search {
     this.app.hits = Int32Array.from(times).sort();
     this.tell(query);
     this.app.remember();
-    this.app.list.draw();
+    this.app.list.draw({ anew: true });
     this.app.timeline.draw();
   }
 
