@@ -33,7 +33,10 @@ SCRIPTS: Final = (
     "search.js",
     "facts.js",
     "lane.js",
+    "compare.js",
+    "address.js",
     "keys.js",
+    "app.js",
     "main.js",
 )
 """The scripts in the order in which they are joined; they share one scope, so that nothing of them is visible from outside."""
