@@ -23,6 +23,7 @@ SCRIPTS: Final = (
     "state.js",
     "movie.js",
     "colours.js",
+    "bars.js",
     "map.js",
     "timeline.js",
     "steps.js",

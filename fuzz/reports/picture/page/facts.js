@@ -82,6 +82,7 @@ function tellFacts(app) {
   const charges = app.lanes.map((lane) => accusationPanel(app, lane)).filter(Boolean);
   byId("accusation").hidden = !charges.length;
   byId("accusation").replaceChildren(...charges);
+  byId("accusation").classList.toggle("calm", kind === "held");
   byId("facts").replaceChildren(...programPanel(app), ...casesPanel(app, cases), lawsPanel(laws, summary) || "");
   document.querySelector('[data-do="violation"]').hidden = !broken;
   document.querySelector('[data-do="difference"]').hidden = !app.comparing;
