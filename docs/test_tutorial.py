@@ -33,7 +33,7 @@ OPS = re.compile(
 )
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/audit.md"])
 def test_the_page_is_true(page, tmp_path):
     untrue = []
     for language, text in FENCE.findall((ROOT / page).read_text(encoding="utf-8")):

@@ -18,7 +18,7 @@ import msgspec
 from kvproof.fuzz.traces.format import Header
 from kvproof.fuzz.traces.read import Step
 from kvproof.models.layouts import tail_waste_bound
-from kvproof.models.ops import Evict, Extend, Match, Release, Reset, op_name
+from kvproof.models.ops import Evict, Extend, Match, Op, Release, Reset, op_name
 from kvproof.models.outcomes import Grant, Hit
 from kvproof.models.spec import OutOfBlocksSeen, Raised, RefusedSeen, Spec
 
@@ -107,7 +107,7 @@ class Gauge:
     def __init__(self, header: Header) -> None:
         self._shows_cached = "cached" in header.sees
         self._shows_free = "free" in header.sees
-        self._operations: Counter[str] = Counter()
+        self._kinds: dict[type[Op], int] = {}
         self._failed: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._first_at: int | None = None
@@ -123,10 +123,10 @@ class Gauge:
     def take(self, step: Step, spec: Spec) -> None:
         """Count one operation, after it was judged."""
         op, outcome = step.op, step.outcome
-        name = op_name(op)
-        self._operations[name] += 1
+        kind = type(op)
+        self._kinds[kind] = self._kinds.get(kind, 0) + 1
         if step.took is not None:
-            self._time(name, step.took)
+            self._time(op_name(op), step.took)
         if step.at is not None:
             self._last_at = step.at
             if self._first_at is None:
@@ -199,12 +199,13 @@ class Gauge:
 
     def figures(self) -> Figures:
         """All numbers so far."""
+        operations = {kind.__name__.lower(): count for kind, count in sorted(self._kinds.items(), key=lambda item: -item[1])}
         busy = [sample for sample in self._samples if sample.allocated_tokens]
         ratios = [sample.effective_tokens / sample.allocated_tokens for sample in busy]
         fragmentation = [sample.fragmentation for sample in self._samples if sample.fragmentation is not None]
         timed = self._first_at is not None and self._last_at is not None
         return Figures(
-            operations=dict(self._operations.most_common()),
+            operations=operations,
             seconds=(self._last_at - self._first_at) / 1e9 if timed else None,  # type: ignore[operator]  # both are numbers where it is timed
             efficiency=_mean(ratios),
             worst_efficiency=min(ratios, default=None),
@@ -214,7 +215,7 @@ class Gauge:
             fragmentation=_mean(fragmentation),
             prompt_tokens=self._counts["prompt"],
             adopted_tokens=self._counts["adopted"],
-            matches=self._operations["match"],
+            matches=operations.get("match", 0),
             hits=self._counts["hits"],
             evicted_blocks=self._counts["evicted"] if self._shows_cached else None,
             preemptions=self._counts["preemptions"],

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 class Agenda:
     """Places to look at. Those of the books wait until the cache shows the field that they concern."""
 
-    def __init__(self, universe: frozenset[int]) -> None:
+    def __init__(self, universe: frozenset[int], *, books: bool) -> None:
+        self.books = books
+        """Whether the cache keeps any books; without them nothing has to be collected for them."""
         self.entries: set[Entry] = set()
         """Table entries whose content is to be read again."""
         self.shared: set[Entry] = set()
@@ -61,9 +63,10 @@ class Agenda:
             self.entries.update(observed.listed)
             self.entries.update(entry for entry, _ in observed.unlisted)
             self.shared.update(observed.listed)
-            self.settled |= observed.relisted
-            self.counts |= observed.relisted
-            self.places |= observed.relisted
+            if self.books:
+                self.settled |= observed.relisted
+                self.counts |= observed.relisted
+                self.places |= observed.relisted
         if change.refcounts:
             self.counts.update(change.refcounts)
         if change.free is not None and change.free is not UNMOVED:
@@ -91,7 +94,8 @@ class Agenda:
         owners = spec.owners
         for block in spec.memory.touched:
             self.entries.update(owners.get(block, ()))
-        self.matchable |= spec.memory.touched
+        if self.books:
+            self.matchable |= spec.memory.touched
 
     def loosened(self, blocks: set[int]) -> Iterable[int]:
         """Those of `blocks` that fewer pins hold than before."""

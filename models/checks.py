@@ -49,7 +49,7 @@ def everything(spec: Spec, op: Op) -> None:
 
 def contents(spec: Spec, op: Op) -> None:
     """Every readable position of every live sequence shows its own ghost; only what changed is looked at again."""
-    for seq in spec.live if spec.thorough else {*spec.seen.was, *_subjects(op)}:
+    for seq in _changed_sequences(spec, op):
         sequence = spec.live.get(seq)
         if sequence is not None and sequence.computed == 0 and sequence.out is None and not sequence.swapped:
             holds_nothing(sequence, spec.tables(sequence), op)
@@ -64,6 +64,8 @@ def contents(spec: Spec, op: Op) -> None:
 def _readers(spec: Spec) -> list[tuple[Sequence, int, int]]:
     """The table entries that have to be read again, in the order of sequences, groups and positions."""
     live = spec.live
+    if not spec.agenda.entries:
+        return []
     found = [(live[seq], group, index) for seq, group, index in spec.agenda.entries if seq in live]
     found = [reader for reader in found if reader[0].computed and not reader[0].swapped]
     if len(found) > 1:
@@ -348,7 +350,7 @@ def mirror(spec: Spec, launched: Iterable[Pass]) -> None:
 
 def tail_waste(spec: Spec, op: Op) -> None:
     """A tight cache allocates no block beyond what extends asked for."""
-    for seq in spec.live if spec.thorough else {*spec.seen.was, *_subjects(op)}:
+    for seq in _changed_sequences(spec, op):
         sequence = spec.live.get(seq)
         if sequence is None:
             continue
@@ -725,6 +727,8 @@ def _lies_above(spec: Spec, out: Evicted, kept: int) -> bool:
 
 def books(spec: Spec, op: Op) -> None:
     """The cache's own books agree with what its tables show."""
+    if not spec.agenda.books:
+        return
     seen = spec.seen.books
     for field, told in BOOKS.items():
         if getattr(seen, field) is not None:
@@ -883,6 +887,13 @@ def _subjects(op: Op) -> tuple[int, ...]:
         return (op.parent, op.child)
     seq = getattr(op, "seq", None)
     return () if seq is None else (seq,)
+
+
+def _changed_sequences(spec: Spec, op: Op) -> Iterable[int]:
+    """The sequences that the operation is about, and those whose tables it changed."""
+    if spec.thorough:
+        return spec.live
+    return {*spec.seen.was, *_subjects(op)} if spec.seen.was else _subjects(op)
 
 
 def _law_for_missing(spec: Spec, op: Op, sequence: Sequence, group: int) -> str:

@@ -36,7 +36,7 @@ EMPTY = 0
 UNKNOWN = -1
 """The content of a slot of which nothing is known, where a history begins in the middle: whatever is first needed there is believed."""
 
-LOSSES_PER_SLOT: Final = 4
+LOSSES_PER_SLOT: Final = 1
 """How many lost contents are remembered, for each slot of the pool: a law is named by what became of a content, and a long run loses millions."""
 
 LEAST_LOSSES: Final = 4096

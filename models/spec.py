@@ -56,7 +56,7 @@ MAX_OPEN_STEPS: Final = 3
 
 
 TREE_SLACK: Final = 20_000
-"""How many interned prefixes may be kept beyond twice those that were needed at the last clearing: clearing walks the whole tree."""
+"""How many interned prefixes may be kept beyond one and a half times those that were needed at the last clearing: clearing walks the whole tree."""
 
 MOST_GONE: Final = 4096
 """How many sequences that are gone are remembered with their tokens, to say what became of them."""
@@ -141,7 +141,7 @@ class Spec:
         self.any_drop = False
         """Whether any holder has let go of any block so far."""
         self.seen = Observed(len(self.block_sizes))
-        self.agenda = Agenda(self.universe)
+        self.agenda = Agenda(self.universe, books=capabilities.snapshot)
         self.step = 0
         self.exercised: Counter[str] = Counter()
         self._needed_nodes = 0
@@ -208,7 +208,7 @@ class Spec:
 
     def tables(self, sequence: Sequence) -> Tables:
         """The block tables last seen of `sequence`."""
-        return self.seen.tables.get(sequence.seq) or ((),) * len(self.block_sizes)
+        return self.seen.tables.get(sequence.seq) or self.seen.no_tables
 
     def pins(self, block: int) -> int:
         """How many holders of `block` besides tables a cache may count: passes out, their copies, and drops deferred until they finish."""
@@ -702,7 +702,7 @@ class Spec:
 
     def _forget_prefixes(self) -> None:
         """Let go of the interned prefixes that neither a sequence nor a slot needs, once there are many."""
-        if len(self.tree) <= 2 * self._needed_nodes + TREE_SLACK:
+        if len(self.tree) <= self._needed_nodes * 3 // 2 + TREE_SLACK:
             return
         groups = len(self.block_sizes)
         needed = {content // groups for content in self.memory.contents()}

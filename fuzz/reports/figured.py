@@ -16,7 +16,7 @@ from kvproof.fuzz.reports.terminal import say
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 
-SPARK_COLUMNS: Final = 48
+SPARK_COLUMNS: Final = 36
 
 SERIES: Final[tuple[tuple[str, Callable[[Sample], float | None]], ...]] = (
     ("held blocks", lambda sample: sample.held_blocks),
