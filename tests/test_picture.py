@@ -7,6 +7,10 @@ import io
 import json
 import random
 import re
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -512,6 +516,34 @@ def test_the_page_is_served_to_this_machine_alone():
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def test_open_serves_until_it_is_interrupted(failure):
+    """The exit status is that of the picture."""
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from kvproof.cli import main; sys.exit(main(sys.argv[1:]))",
+        "open",
+        str(failure),
+        "--no-browser",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as served:
+        told = served.stdout.readline()
+        [address] = re.findall(r"http://\S+", told)
+        with urllib.request.urlopen(address) as answer:
+            assert data_of(answer.read())["pictures"][0]["accusation"]["law"] == "copy-before-write"
+        served.send_signal(signal.SIGINT)
+        assert served.wait(timeout=30) == 1
+        assert served.stderr.read() == ""
+
+
+def test_a_port_that_is_taken_is_said(failure, capsys):
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        assert main(["open", str(failure), "--no-browser", "--port", str(taken.getsockname()[1])]) == 2
+    assert "cannot be used" in capsys.readouterr().err
 
 
 def test_a_late_violation_is_found_in_a_long_run():

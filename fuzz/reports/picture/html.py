@@ -23,6 +23,7 @@ SCRIPTS: Final = (
     "state.js",
     "movie.js",
     "colours.js",
+    "bars.js",
     "map.js",
     "timeline.js",
     "steps.js",
@@ -33,7 +34,10 @@ SCRIPTS: Final = (
     "search.js",
     "facts.js",
     "lane.js",
+    "compare.js",
+    "address.js",
     "keys.js",
+    "app.js",
     "main.js",
 )
 """The scripts in the order in which they are joined; they share one scope, so that nothing of them is visible from outside."""

@@ -19,6 +19,9 @@ from kvproof.models.spec import Violation
 MOST_OPERATIONS: Final = 300_000
 """A browser holds that many steps at ease; of a longer trace the beginning is drawn, and the page says so."""
 
+MOST_PREFIXES: Final = 3_000_000
+"""Tokens of different prefixes that a page holds, about 20 bytes each."""
+
 
 def film_trace(path: Path, *, on_progress: Progress | None = None) -> Picture:
     """The picture of a trace, up to the first broken law, or to the first line that is missing, doubled or damaged. Raises BadTrace."""
@@ -35,8 +38,8 @@ def film_trace(path: Path, *, on_progress: Progress | None = None) -> Picture:
         film.take(item.op, operation_text(item.op), wording.answer(item.op, item.outcome), item.free)
         if auditor.breach is not None:
             break
-        if len(film.frames) >= MOST_OPERATIONS:
-            note = f"The trace goes on: its first {MOST_OPERATIONS:,} operations are drawn."
+        if len(film.frames) >= MOST_OPERATIONS or len(film.prefixes.parents) > MOST_PREFIXES:
+            note = f"The trace goes on: its first {len(film.frames):,} operations are drawn."
             break
         if on_progress is not None:
             on_progress(reader.bytes_read)

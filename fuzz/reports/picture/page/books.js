@@ -1,7 +1,7 @@
 // The books of the cache: the free list in the order in which blocks are handed out, the prefix index as the tree that it is, and the counts.
 
-const MOST_FREE = 200;
-const MOST_INDEX = 150;
+const MOST_FREE = 100;
+const MOST_INDEX = 80;
 
 function freePanel(app, lane, after) {
   const { books } = lane.movie.picture;

@@ -2,13 +2,13 @@
 
 const MOST_CHANGES = 60;
 
-/** [{text, seq, block}]: every change of a step, sequences first. */
+/** [{text, seq, block}]: every change of a step, sequences first. The text of a block is only made if it is shown: a step may let go of thousands. */
 function changesOf(movie, row, before, after) {
   const frame = movie.picture.frames[row];
   const found = [];
   for (const change of frame.s || []) found.push(...sequenceChanges(movie, before, after, change[0]));
   for (const seq of frame.x || []) found.push({ seq, text: "is gone" });
-  for (let i = 0; i < (frame.b || []).length; i += 5) found.push(blockChange(before, after, frame.b[i]));
+  for (let i = 0; i < (frame.b || []).length; i += 5) found.push({ block: frame.b[i], name: after.name(frame.b[i]), text: () => blockChange(before, after, frame.b[i]) });
   found.push(...slotChanges(movie, after, frame.m || []));
   if (frame.f && frame.f.length) found.push({ what: "free list", text: freeChanges(before, frame.f) });
   found.push(...setChange("matchable", after, frame.c), ...setChange("retiring", after, frame.r));
@@ -66,7 +66,7 @@ function blockChange(before, after, block) {
   if (was !== is) parts.push(`${was} → ${is}`);
   if (before.count[block] !== after.count[block]) parts.push(`count ${before.count[block]} → ${after.count[block]}`);
   if (before.generation[block] !== after.generation[block]) parts.push("handed out anew");
-  return { block, name: after.name(block), text: parts.join(", ") || "changed" };
+  return parts.join(", ") || "changed";
 }
 
 function describe(state, block) {
@@ -122,7 +122,7 @@ function changesPanel(app, lane, before, after) {
   if (lane.movie.number(row) === null) return h("p", { class: "quiet" }, `This operation did not run (${lane.movie.answer(row)}).`);
   const changes = changesOf(lane.movie, row, before, after);
   if (!changes.length) return h("p", { class: "quiet" }, "Nothing that can be seen.");
-  const lines = changes.slice(0, MOST_CHANGES).map((change) => h("li", {}, changeSubject(app, lane, change), " ", change.text));
+  const lines = changes.slice(0, MOST_CHANGES).map((change) => h("li", {}, changeSubject(app, lane, change), " ", typeof change.text === "function" ? change.text() : change.text));
   if (changes.length > MOST_CHANGES) lines.push(h("li", { class: "quiet" }, `… ${thousands(changes.length - MOST_CHANGES)} more`));
   return h("ul", { class: "changes" }, lines);
 }

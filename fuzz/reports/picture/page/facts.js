@@ -67,3 +67,36 @@ function lawsPanel(laws, summary) {
   const head = h("tr", {}, ["law", "verdict", "exercised"].map((title) => h("th", { scope: "col" }, title)));
   return h("section", {}, h("h2", {}, "The laws"), h("p", { class: "quiet" }, summary || ""), h("table", { class: "laws" }, h("thead", {}, head), h("tbody", {}, rows)));
 }
+
+/** Everything around the map that does not change with the step. */
+function tellFacts(app) {
+  const { title, laws, summary, cases } = app.document;
+  const { picture } = app.lanes[0].movie;
+  byId("title").textContent = title;
+  const broken = app.lanes.some((lane) => lane.movie.picture.accusation);
+  const trouble = app.lanes.some((lane) => lane.movie.picture.trouble);
+  const kind = broken ? "broken" : trouble ? "error" : "held";
+  byId("verdict").className = `verdict ${kind}`;
+  byId("verdict").textContent = { broken: "✕ broken", error: "! not judged", held: "✓ held" }[kind];
+  byId("pool").textContent = `${counted(picture.num_blocks, "block")} of ${counted(picture.groups[0].block_size, "token")}, ${counted(picture.frames.length, "operation")}`;
+  const charges = app.lanes.map((lane) => accusationPanel(app, lane)).filter(Boolean);
+  byId("accusation").hidden = !charges.length;
+  byId("accusation").replaceChildren(...charges);
+  byId("accusation").classList.toggle("calm", kind === "held");
+  byId("facts").replaceChildren(...programPanel(app), ...casesPanel(app, cases), lawsPanel(laws, summary) || "");
+  document.querySelector('[data-do="violation"]').hidden = !broken;
+  document.querySelector('[data-do="difference"]').hidden = !app.comparing;
+  document.querySelector('[data-do="difference"]').textContent = `next of ${counted(app.differing.length, "difference")}`;
+  tellRuns(app);
+}
+
+function tellRuns(app) {
+  const { pictures } = app.document;
+  const several = pictures.length > 1 && !app.comparing;
+  byId("runs").hidden = !several;
+  if (!several) return;
+  const tabs = pictures.map((picture, run) =>
+    h("button", { type: "button", "aria-current": run === app.run ? "true" : null, onclick: () => app.change(run) }, picture.name),
+  );
+  byId("runs").replaceChildren(...tabs);
+}

@@ -140,39 +140,8 @@ class BlockMap {
       if (end <= from) continue;
       const x = Math.max(this.x(begin), GUTTER);
       const width = Math.min(this.x(end), this.width) - x;
-      this.paintRun(pen, run, i, block, x, y, width, height);
+      paintRun(pen, this, { run, i, block, x, y, width, height });
     }
-  }
-
-  paintRun(pen, run, i, block, x, y, width, height) {
-    const state = run.state[i];
-    const colour = cellColour(this.theme, state, run.holder[i]);
-    const follows = i > 0 && run.generation[i] === run.generation[i - 1] && run.state[i - 1] !== FREE;
-    const gap = this.stepWidth > 6 ? 1 : 0;
-    pen.fillStyle = css(colour);
-    pen.beginPath();
-    pen.roundRect(x, y, Math.max(1, width - gap), height, this.rowHeight > 8 && state !== FREE ? [follows ? 0 : 4, 0, 0, follows ? 0 : 4] : 0);
-    pen.fill();
-    if (this.stripes[state]) {
-      pen.fillStyle = this.stripes[state];
-      pen.fill();
-    }
-    if (this.rowHeight >= NAMED_ROW && state !== FREE) this.paintWords(pen, runWords(run, i, block, width), state, colour, x, y, width, height);
-  }
-
-  paintWords(pen, words, state, colour, x, y, width, height) {
-    if (!words || width < 10) return;
-    pen.font = `${this.rowHeight > 20 ? 12 : 10}px ui-monospace, "DejaVu Sans Mono", Menlo, monospace`;
-    const wide = pen.measureText(words).width;
-    if (wide > width - 4) return;
-    const striped = state !== HELD && state !== MISSING;
-    if (striped) {
-      pen.fillStyle = css(colour);
-      pen.fillRect(x + 3, y + 2, wide + 4, height - 4);
-    }
-    pen.fillStyle = state === MISSING || state === NULL_BLOCK ? css(this.theme.card) : inkOn(colour);
-    pen.textBaseline = "middle";
-    pen.fillText(words, x + 5, y + height / 2 + 0.5);
   }
 
   /** Steps narrower than a pixel: each column of pixels shows the last of its steps, written pixel by pixel. */
@@ -342,26 +311,6 @@ class BlockMap {
     if (top < this.element.scrollTop) this.element.scrollTop = top;
     else if (top > this.element.scrollTop + room) this.element.scrollTop = top - room;
   }
-}
-
-/** The name of a run, as much of it as has room: `b7#3 · s1`. */
-function runWords(run, i, block, width) {
-  const state = run.state[i];
-  if (STATE_MARKS[state] && width < 52) return STATE_MARKS[state];
-  const name = blockName(block, run.generation[i]);
-  if (state === MISSING || state === CONFLICT || state === NULL_BLOCK) return STATE_MARKS[state];
-  if (state === CACHED || state === RETIRING) return name;
-  const holder = state === SHARED ? `s${run.holder[i]}+` : `s${run.holder[i]}`;
-  if (width < 40) return width > 22 ? holder : String(run.holder[i]);
-  return width < 84 ? name : `${name} ${holder}`;
-}
-
-/** The state of a run in words. */
-function runState(run, i) {
-  const state = run.state[i];
-  const held = state === HELD ? ` by sequence ${run.holder[i]}` : state === SHARED ? ` by sequence ${run.holder[i]} and others` : "";
-  const count = run.count[i] ? `, count ${run.count[i]}` : "";
-  return `${STATE_WORDS[state]}${held}${count}`;
 }
 
 /** 1, 2, 5, 10, 20, ...: the first that is not below. */

@@ -28,8 +28,8 @@ class Search {
     if (query) for (const lane of this.app.lanes) for (const row of matchingRows(lane.movie, query)) times.add(lane.timeOf(row));
     this.app.hits = Int32Array.from(times).sort();
     this.tell(query);
-    this.app.remember();
-    this.app.list.draw();
+    this.app.address.remember();
+    this.app.list.draw({ anew: true });
     this.app.timeline.draw();
   }
 

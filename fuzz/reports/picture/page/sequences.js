@@ -170,7 +170,7 @@ function cacheCell(context, sequence, group, place) {
   if (!place.listed) return h("i", { class: `cell-c none${place.wrong ? " wrong" : ""}`, title: place.wrong ? `position ${place.position} is computed, and no block holds it` : "" }, place.wrong ? "✕" : "");
   const shown = place.content ? shortToken(movie.token[movie.nodeOf(place.content)]) : "·";
   const other = place.content && place.expected && place.content !== place.expected;
-  const kind = place.wrong ? "wrong" : !place.content ? "empty" : other ? "other" : place.readable ? "own" : "ahead";
+  const kind = place.wrong ? "wrong" : !place.content ? "empty" : other ? "other" : place.readable ? "own" : place.position < sequence.computed ? "passed" : "ahead";
   const title = `slot ${place.position % movie.picture.groups[group].block_size} of b${place.block}: ${movie.contentWords(place.content)}`;
   const first = context.first && place.wrong && context.first.seq === sequence.seq && context.first.position === place.position && (context.first.group || 0) === group;
   return h("i", { class: `cell-c ${kind}${first ? " first" : ""}`, title }, place.wrong ? `✕${shown}` : shown, first ? h("em", {}, "first difference") : null);

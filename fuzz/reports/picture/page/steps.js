@@ -1,7 +1,7 @@
 // The list of steps. Only the lines in sight are in the document, so that 100,000 of them scroll as ten do.
 
 const LINE = 26; // pixels, as in panels.css
-const SPARE_LINES = 12;
+const SPARE_LINES = 6;
 
 class StepList {
   constructor(app) {
@@ -40,19 +40,35 @@ class StepList {
     this.element.scrollTop = this.top;
   }
 
-  draw() {
+  /** Draw the lines in sight; where they are there already, only the mark of the current one moves, unless all are to be made anew. */
+  draw({ anew = false } = {}) {
     const first = Math.max(0, Math.floor(this.top / LINE) - SPARE_LINES);
     const last = Math.min(this.app.times, first + Math.ceil(this.height / LINE) + 2 * SPARE_LINES);
-    const lines = [];
-    for (let time = first; time < last; time += 1) lines.push(this.line(time));
-    this.inner.replaceChildren(...lines);
-    this.element.setAttribute("aria-activedescendant", `step-${this.app.time}`);
+    if (anew || first !== this.first || last !== this.last) {
+      const lines = [];
+      for (let time = first; time < last; time += 1) lines.push(this.line(time));
+      this.inner.replaceChildren(...lines);
+      [this.first, this.last] = [first, last];
+    }
+    this.mark();
+  }
+
+  mark() {
+    for (const line of this.inner.querySelectorAll(".current")) {
+      line.classList.remove("current");
+      line.setAttribute("aria-selected", "false");
+    }
+    const { time } = this.app;
+    this.element.setAttribute("aria-activedescendant", `step-${time}`);
+    if (time < this.first || time >= this.last) return;
+    const line = this.inner.children[time - this.first];
+    line.classList.add("current");
+    line.setAttribute("aria-selected", "true");
   }
 
   line(time) {
     const { app } = this;
-    const current = time === app.time;
-    const classes = ["line", current && "current", app.isHit(time) && "hit", app.differs(time) && "differs"];
+    const classes = ["line", app.isHit(time) && "hit", app.differs(time) && "differs"];
     const cells = app.lanes.map((lane) => this.cell(lane, time));
     const element = h(
       "div",
@@ -60,7 +76,7 @@ class StepList {
         class: classes.filter(Boolean).join(" "),
         id: `step-${time}`,
         role: "option",
-        "aria-selected": String(current),
+        "aria-selected": "false",
         "aria-setsize": String(app.times),
         "aria-posinset": String(time + 1),
         "data-time": String(time),

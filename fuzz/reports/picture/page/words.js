@@ -15,7 +15,8 @@ function h(tag, attributes = {}, ...children) {
 }
 
 const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
-const thousands = (value) => value.toLocaleString("en");
+const GROUPED = new Intl.NumberFormat("en"); // made once: a formatter for each number takes a tenth of a step's time
+const thousands = (value) => GROUPED.format(value);
 const counted = (count, noun) => `${thousands(count)} ${noun}${count === 1 ? "" : "s"}`;
 
 /** b7#3: block 7 as it was handed out for the third time; a block that never was is b7. */
