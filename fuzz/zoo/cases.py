@@ -167,6 +167,14 @@ CASES: Final[tuple[Case, ...]] = (
         small=True,
     ),
     Case(
+        "B53",
+        "a caller's key and an adapter's name are joined, so they collide",
+        "sgl-project/sglang#24638",
+        "sglang==0.5.23",
+        "",
+        ("hit-same-namespace", "no-aliasing"),
+    ),
+    Case(
         "B65",
         "a ring buffer is read one slot too early",
         "huggingface/transformers#47708",
@@ -244,4 +252,57 @@ CASES: Final[tuple[Case, ...]] = (
     ),
 )
 
-UNREACHED: Final[tuple[Unreached, ...]] = ()
+_SCHEDULER: Final = "it lives in the scheduler, which is not run here"
+_CONNECTOR: Final = "it lives in a connector or a transfer between machines, which are not driven"
+_KERNEL: Final = "it is a kernel's: see the page on kernels"
+_NOT_PYTHON: Final = "the code is not Python"
+
+UNREACHED: Final = (
+    Unreached("B02", "what is wrong is how easily a hash can be predicted; with a hash made weak by hand the mended release collides too"),
+    Unreached("B13", "the engine hashes in another unit than its cache manager under context parallelism, which no adapter sets up"),
+    Unreached("B14", _SCHEDULER),
+    Unreached("B20", f"{_SCHEDULER}; a load in flight is not told apart from one that has finished"),
+    Unreached("B22", "both orders lose one group before the other, and no law orders blocks of different groups"),
+    Unreached("B23", "which free block is taken first without caching is a matter of speed; no law is about it"),
+    Unreached("B26", _SCHEDULER),
+    Unreached("B28", _SCHEDULER),
+    Unreached("B29", _CONNECTOR),
+    Unreached("B31", _CONNECTOR),
+    Unreached("B32", _KERNEL),
+    Unreached("B34", _KERNEL),
+    Unreached("B35", _KERNEL),
+    Unreached("B37", _KERNEL),
+    Unreached("B38", _KERNEL),
+    Unreached("B40", "layouts of tensors are not part of the books that are driven"),
+    Unreached("B41", _CONNECTOR),
+    Unreached("B43", "it is a plug-in's, whose scheduler is not run here"),
+    Unreached("B44", "the adapter of SGLang knows the releases since `checkpoint`; there the scheme is gone"),
+    Unreached("B46", "the host tier of SGLang is not driven"),
+    Unreached("B47", "the host tier of SGLang is not driven"),
+    Unreached("B49", "SGLang's trees with sliding windows are not driven"),
+    Unreached("B50", "SGLang's trees with sliding windows are not driven"),
+    Unreached("B52", "drafts are not driven in SGLang"),
+    Unreached("B55", _SCHEDULER),
+    Unreached("B56", "the adapter of SGLang knows the releases since `checkpoint`, and the bug is from before"),
+    Unreached("B58", _CONNECTOR),
+    Unreached("B59", _KERNEL),
+    Unreached("B61", "mini-sglang is not on the package index"),
+    Unreached("B62", "mini-sglang is not on the package index"),
+    Unreached("B64", "mini-sglang is not on the package index"),
+    Unreached("B70", "LMCache is not driven"),
+    Unreached("B71", "LMCache is not driven"),
+    Unreached("B73", _NOT_PYTHON),
+    Unreached("B74", _NOT_PYTHON),
+    Unreached("B76", _NOT_PYTHON),
+    Unreached("B77", _NOT_PYTHON),
+    Unreached("B79", "TensorRT-LLM has no wheel that could be loaded without its libraries"),
+    Unreached("B80", _NOT_PYTHON),
+    Unreached("B82", _NOT_PYTHON),
+    Unreached("B83", _NOT_PYTHON),
+    Unreached("B85", "it runs on Apple's machines only"),
+    Unreached("B86", "Megatron-LM's cache is not driven"),
+    Unreached("B88", "it is a plug-in's, whose connector is not driven"),
+    Unreached("B89", _KERNEL),
+    Unreached("B91", _NOT_PYTHON),
+)
+"""Bugs of the list that are no case, and why."""
