@@ -28,6 +28,8 @@ SMALL = {
     "transformers[sectors]==5.24.0": set(),
     "vllm[drafting]==0.9.0.1": set(),
     "vllm[full]==0.8.5": set(),
+    "vllm[remote]==0.16.0": set(),
+    "vllm[sharded]==0.11.1": {"hit-same-namespace"},
     "vllm[v0]==0.8.5": set(),
     "vllm[v0-uncached]==0.8.5": set(),
 }
