@@ -6,7 +6,7 @@ engine's own class with a worker and a connector that are made up here: `finish_
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar, Final
@@ -95,7 +95,8 @@ class RemoteLoads(Full):
         scheduler.ec_connector = scheduler.aux_output_connector = scheduler.connector_prefix_cache_stats = None
         scheduler._inflight_prefills, scheduler._pending_encoder_input_ids = set(), {}
         scheduler.num_waiting_for_streaming_input = 0
-        scheduler._kv_fetch_stages = {}
+        scheduler._kv_fetch_stages, scheduler._kv_fetch_counts = {}, Counter[str]()
+        scheduler.vllm_config = SimpleNamespace(kv_transfer_config=None)
         return scheduler
 
     def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
@@ -147,7 +148,7 @@ class RemoteLoads(Full):
         request = self.requests[seq]
         if request.request_id in self.waiting:
             raise Refused("the scheduler asks for a load and launches it in one call")
-        if reason != "preempt":
+        if reason != "preempt" or request.is_finished():
             self.scheduler.finish_requests(request.request_id, self.surface.status.FINISHED_ABORTED)
             return
         if request.status == self.surface.status.WAITING_FOR_REMOTE_KVS:
