@@ -28,12 +28,15 @@ SMALL = {
     "transformers[sectors]==5.24.0": set(),
     "vllm[drafting]==0.9.0.1": set(),
     "vllm[full]==0.8.5": set(),
+    "vllm[remote]==0.16.0": set(),
+    "vllm[sharded]==0.11.1": {"hit-same-namespace"},
     "vllm[v0]==0.8.5": set(),
     "vllm[v0-uncached]==0.8.5": set(),
 }
 """Targets whose wheels are small, and the laws that they are known to break."""
 
 NIGHTLY = {
+    "sglang[radix]==0.5.23": {"hit-same-namespace", "no-aliasing"},
     "vllm[full]==0.33.0": set(),
     "vllm[window]==0.33.0": set(),
     "vllm[hybrid]==0.33.0": set(),

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -23,6 +24,8 @@ from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, 
 from kvproof.impl.foreign.store import MANIFEST, Manifest
 from kvproof.impl.foreign.stubs import Stub, StubUsed, Watch, is_stub
 from kvproof.models.laws import BY_NAME
+
+ROOT = Path(__file__).parents[1]
 
 TOY = Engine(
     name="toy",
@@ -266,6 +269,7 @@ def test_what_lies_outside_the_real_modules_is_not_real(tmp_path):
 
 EXEMPT: dict[str, str] = {
     "vllm[paused]": "it exists for one case of the zoo, B19",
+    "vllm[remote-send]": "it exists for one case of the zoo, B26",
     "vllm[v0-swap]": "it exists for one case of the zoo, B07",
     "vllm[v0-same-tick]": "it exists for one case of the zoo, B08",
 }
@@ -310,3 +314,9 @@ def test_every_case_of_the_zoo_can_be_run():
         assert case.laws or case.crash, case.name
         assert bool(case.program) == (case.pool is not None), case.name
     assert {bug.name for bug in UNREACHED}.isdisjoint(names)
+
+
+def test_every_bug_of_the_list_is_a_case_or_has_a_reason():
+    listed = set(re.findall(r"^\| (B\d+) \|", (ROOT / "docs/bugs.md").read_text(encoding="utf-8"), re.MULTILINE))
+    assert listed
+    assert listed <= {case.name for case in CASES} | {bug.name for bug in UNREACHED}

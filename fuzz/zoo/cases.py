@@ -104,6 +104,16 @@ CASES: Final[tuple[Case, ...]] = (
         small=True,
     ),
     Case(
+        "B13",
+        "tokens are hashed in smaller units than blocks have, so a block is found for another's tokens",
+        "vllm-project/vllm#26296",
+        "vllm[sharded]==0.11.0",
+        "vllm[sharded]==0.11.1",
+        ("hit-is-true-prefix", "published-is-committed"),
+        also=_NAMESPACE,
+        small=True,
+    ),
+    Case(
         "B16",
         "adapter names and tenants' salts collide in a key",
         "vllm-project/vllm#44701",
@@ -156,6 +166,15 @@ CASES: Final[tuple[Case, ...]] = (
         pool=Pool(8, 1),
     ),
     Case(
+        "B20",
+        "an abort frees blocks that another machine is still writing to",
+        "vllm-project/vllm#32255",
+        "vllm[remote]==0.14.1",
+        "vllm[remote]==0.16.0",
+        ("fenced-reuse",),
+        small=True,
+    ),
+    Case(
         "B25",
         "a block is published whose predecessor has left the window",
         "vllm-project/vllm#22209",
@@ -165,6 +184,24 @@ CASES: Final[tuple[Case, ...]] = (
         also=_NAMESPACE,
         crash="AssertionError",
         small=True,
+    ),
+    Case(
+        "B26",
+        "a request that was received and sent is released for each of the two",
+        "vllm-project/vllm#56089",
+        "vllm[remote-send]==0.16.0",
+        "",
+        (),
+        crash="AssertionError",
+        small=True,
+    ),
+    Case(
+        "B53",
+        "a caller's key and an adapter's name are joined, so they collide",
+        "sgl-project/sglang#24638",
+        "sglang==0.5.23",
+        "",
+        ("hit-same-namespace", "no-aliasing"),
     ),
     Case(
         "B65",
@@ -244,4 +281,54 @@ CASES: Final[tuple[Case, ...]] = (
     ),
 )
 
-UNREACHED: Final[tuple[Unreached, ...]] = ()
+_SCHEDULER: Final = "it lives in the scheduler, which is not run here"
+_CONNECTOR: Final = "it lives in a connector or a transfer between machines, which are not driven"
+_KERNEL: Final = "it is a kernel's: see the page on kernels"
+_NOT_PYTHON: Final = "the code is not Python"
+
+UNREACHED: Final = (
+    Unreached("B02", "what is wrong is how easily a hash can be predicted; with a hash made weak by hand the mended release collides too"),
+    Unreached("B14", _SCHEDULER),
+    Unreached("B22", "both orders lose one group before the other, and no law orders blocks of different groups"),
+    Unreached("B23", "which free block is taken first without caching is a matter of speed; no law is about it"),
+    Unreached("B28", _SCHEDULER),
+    Unreached("B29", _CONNECTOR),
+    Unreached("B31", _CONNECTOR),
+    Unreached("B32", _KERNEL),
+    Unreached("B34", _KERNEL),
+    Unreached("B35", _KERNEL),
+    Unreached("B37", _KERNEL),
+    Unreached("B38", _KERNEL),
+    Unreached("B40", "layouts of tensors are not part of the books that are driven"),
+    Unreached("B41", _CONNECTOR),
+    Unreached("B43", "it is a plug-in's, whose scheduler is not run here"),
+    Unreached("B44", "the adapter of SGLang knows the releases since `checkpoint`; there the scheme is gone"),
+    Unreached("B46", "the host tier of SGLang is not driven"),
+    Unreached("B47", "the host tier of SGLang is not driven"),
+    Unreached("B49", "SGLang's trees with sliding windows are not driven"),
+    Unreached("B50", "SGLang's trees with sliding windows are not driven"),
+    Unreached("B52", "drafts are not driven in SGLang"),
+    Unreached("B55", _SCHEDULER),
+    Unreached("B56", "the adapter of SGLang knows the releases since `checkpoint`, and the bug is from before"),
+    Unreached("B58", _CONNECTOR),
+    Unreached("B59", _KERNEL),
+    Unreached("B61", "mini-sglang is not on the package index"),
+    Unreached("B62", "mini-sglang is not on the package index"),
+    Unreached("B64", "mini-sglang is not on the package index"),
+    Unreached("B70", "LMCache is not driven"),
+    Unreached("B71", "LMCache is not driven"),
+    Unreached("B73", _NOT_PYTHON),
+    Unreached("B74", _NOT_PYTHON),
+    Unreached("B76", _NOT_PYTHON),
+    Unreached("B77", _NOT_PYTHON),
+    Unreached("B79", "TensorRT-LLM has no wheel that could be loaded without its libraries"),
+    Unreached("B80", _NOT_PYTHON),
+    Unreached("B82", _NOT_PYTHON),
+    Unreached("B83", _NOT_PYTHON),
+    Unreached("B85", "it runs on Apple's machines only"),
+    Unreached("B86", "Megatron-LM's cache is not driven"),
+    Unreached("B88", "it is a plug-in's, whose connector is not driven"),
+    Unreached("B89", _KERNEL),
+    Unreached("B91", _NOT_PYTHON),
+)
+"""Bugs of the list that are no case, and why."""

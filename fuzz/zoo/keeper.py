@@ -47,13 +47,13 @@ def _side(task: Task) -> Verdict:
     except subprocess.TimeoutExpired:
         return Verdict({}, 0, limit, error=f"the worker took more than {limit:g} s")
     if done.returncode:
-        return Verdict({}, 0, 0.0, error=_last_line(done.stderr))
+        return Verdict({}, 0, 0.0, error=f"the worker ended with status {done.returncode}: {_last_line(done.stderr)}")
     return msgspec.json.decode(done.stdout, type=Verdict)
 
 
 def _last_line(text: bytes) -> str:
     lines = text.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "the worker died"
+    return lines[-1] if lines else "it said nothing"
 
 
 __all__ = ["Side", "judge", "judge_all"]

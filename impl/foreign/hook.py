@@ -63,13 +63,13 @@ class EngineHook(MetaPathFinder):
 
     def is_real(self, name: str) -> bool:
         """Whether the module `name` of the engine runs, and is there."""
-        return self._named(name) and self._file(name) is not None
+        return self._named(name) and self.file(name) is not None
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """A real module of the engine, a stub, or None for whatever is not the engine's affair."""
         top = fullname.partition(".")[0]
         if top == self.package:
-            file = self._file(fullname) if self._named(fullname) else None
+            file = self.file(fullname) if self._named(fullname) else None
             if file is None:
                 return ModuleSpec(fullname, self._stubs, is_package=True)
             self.ran.add(fullname)
@@ -83,7 +83,8 @@ class EngineHook(MetaPathFinder):
     def _named(self, name: str) -> bool:
         return any(name == real or name.startswith(f"{real}.") for real in self.real)
 
-    def _file(self, name: str) -> Path | None:
+    def file(self, name: str) -> Path | None:
+        """The file of a module of the engine, real or not; None where there is none."""
         base = self.root.joinpath(*name.split("."))
         return next((file for file in (base / "__init__.py", base.with_name(f"{base.name}.py")) if file.is_file()), None)
 

@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import os
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -43,6 +44,15 @@ class LoadedEngine:
                 return importlib.import_module(name)
         except Exception as error:
             raise self.moved(f"importing {name} raised {type(error).__name__}: {error}") from error
+
+    def source(self, name: str) -> str:
+        """The text of a module, which is not run; empty where this release has none of that name."""
+        if self.hook is not None:
+            file = self.hook.file(name)
+        else:
+            spec = importlib.util.find_spec(name)
+            file = None if spec is None or spec.origin is None else Path(spec.origin)
+        return "" if file is None else file.read_text(encoding="utf-8")
 
     def symbol(self, module: str, name: str) -> Any:
         """A real name of a real module. Raises BadRelease where it is missing or a stub."""

@@ -186,7 +186,14 @@ class Window(Full):
 
     def _allocator(self) -> Any:
         make = self.engine.symbol(MANAGER, "SlidingAttentionCacheAllocator")
-        offered = {"index": 0, "block_size": 1, "sliding_window": self.groups[0].window, "sentinel_index": -1, "write_trash_index": -1}
+        offered = {
+            "index": 0,
+            "block_size": 1,
+            "sliding_window": self.groups[0].window,
+            "sentinel_index": -1,
+            "write_trash_index": -1,
+            "trash_index": -1,
+        }
         return make(**self.engine.fit(make, **offered))
 
     def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:

@@ -54,6 +54,7 @@ VLLM: Final = Engine(
         "vllm.block",
         "vllm.core",
         "vllm.distributed.kv_events",
+        "vllm.distributed.kv_transfer.kv_connector.v1",
         "vllm.envs",
         "vllm.inputs",
         "vllm.lora.request",
@@ -89,11 +90,18 @@ VLLM: Final = Engine(
         "hybrid": Variant(f"{_V1}:Hybrid", "the KV cache manager of vLLM's engine V1, full and sliding-window layers", _MANAGER),
         "uncached": Variant(f"{_V1}:Uncached", "the KV cache manager of vLLM's engine V1 without prefix caching", _MANAGER),
         "drafting": Variant(f"{_V1}:Drafting", "the KV cache manager of vLLM's engine V1, more drafts proposed than scheduled", _MANAGER),
+        "sharded": Variant(f"{_V1}:Sharded", "the KV cache manager of vLLM's engine V1, two ranks of decode context parallelism", _MANAGER),
         "offload": Variant(f"{_OFFLOAD}:Offload", "the KV cache manager of vLLM's engine V1 with a KV connector", _MANAGER),
         "hybrid-offload": Variant(
             f"{_OFFLOAD}:HybridOffload",
             "the KV cache manager of vLLM's engine V1 with a KV connector, full and sliding-window layers",
             _MANAGER,
+        ),
+        "remote": Variant(
+            "kvproof.impl.foreign.vllm.remote:RemoteLoads", "the scheduler of vLLM's engine V1 with loads from another machine", _MANAGER
+        ),
+        "remote-send": Variant(
+            "kvproof.impl.foreign.vllm.remote:RemoteSends", "the scheduler of vLLM's engine V1 with loads that are sent on", _MANAGER
         ),
         "paused": Variant(
             f"{_OFFLOAD}:Paused", "the KV cache manager of vLLM's engine V1, external tokens for a request that kept its blocks", _MANAGER

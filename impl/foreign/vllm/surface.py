@@ -55,21 +55,21 @@ class Surface:
 
     # -- building ---------------------------------------------------------------------------------------------------------------------------------
 
-    def manager(self, groups: Sequence[Group], num_blocks: int, block_size: int, *, caching: bool, events: bool) -> Any:
-        """A KVCacheManager, or its ancestor of the same name."""
+    def manager(self, groups: Sequence[Group], num_blocks: int, block_size: int, *, caching: bool, ranks: int = 1) -> Any:
+        """A KVCacheManager, or its ancestor of the same name. A block of `block_size` tokens is spread over `ranks` of decode context parallelism."""
         offered: dict[str, Any] = {
             "max_model_len": MODEL_TOKENS,
             "scheduler_block_size": block_size,
             "hash_block_size": block_size,
             "enable_caching": caching,
-            "enable_kv_cache_events": events,
+            "dcp_world_size": ranks,
             "block_size": block_size,
             "num_gpu_blocks": num_blocks,
             "sliding_window": groups[0].window,
             "num_preallocate_tokens": block_size,
         }
         if "kv_cache_config" in inspect.signature(self.manager_class).parameters:
-            offered["kv_cache_config"] = self._config(groups, num_blocks, block_size)
+            offered["kv_cache_config"] = self._config(groups, num_blocks, block_size // ranks)
         return self.manager_class(**self.engine.fit(self.manager_class, **offered))
 
     def _config(self, groups: Sequence[Group], num_blocks: int, block_size: int) -> Any:
@@ -86,8 +86,8 @@ class Surface:
             specs.append(group_class(**self.engine.fit(group_class, layer_names=[f"layer.{number}"], kv_cache_spec=spec)))
         return config_class(**self.engine.fit(config_class, num_blocks=num_blocks, kv_cache_tensors=[], tensors={}, kv_cache_groups=specs))
 
-    def request(self, number: int, prompt: Sequence[int], namespace: Namespace, block_size: int, lora_id: int) -> Any:
-        """A Request as the front end would make it."""
+    def request(self, number: int, prompt: Sequence[int], namespace: Namespace, hashed_tokens: int, lora_id: int) -> Any:
+        """A Request as the front end would make it; every `hashed_tokens` tokens get a hash."""
         sampling = SimpleNamespace(
             max_tokens=MODEL_TOKENS,
             extra_args=None,
@@ -117,15 +117,21 @@ class Surface:
                 cache_salt=namespace.tenant,
                 mm_features=[feature] if media else [],
                 multi_modal_inputs=[None] if media else None,
+                multi_modal_kwargs=[None] if media else None,
                 multi_modal_hashes=[namespace.media] if media else None,
                 multi_modal_placeholders=[place] if media else None,
-                block_hasher=self._block_hasher(block_size),
+                block_hasher=self._block_hasher(hashed_tokens),
             )
         )
 
-    def _block_hasher(self, block_size: int) -> Any:
+    def _block_hasher(self, tokens: int) -> Any:
         make = getattr(self.utils, "get_request_block_hasher", None)
-        return None if make is None else make(block_size, self.hash_function)
+        return None if make is None else make(tokens, self.hash_function)
+
+    def hashed_tokens(self, block_size: int, ranks: int) -> int:
+        """How many tokens the release's engine hashes at once, where a block of `block_size` is spread over `ranks`: read from the engine's own code."""
+        unit = re.search(r"get_request_block_hasher\(\s*(\w+)", self.engine.source("vllm.v1.engine.core"))
+        return block_size // ranks if unit is not None and unit[1] == "block_size" else block_size
 
     def _hash_function(self) -> Any:
         """SHA-256, and the start of every chain; None where the manager itself hashes."""
@@ -182,10 +188,7 @@ class Surface:
 
         Later the manager itself leaves the last token, which is None here. The rule is read from the release's own scheduler.
         """
-        if not self.engine.has(f"{_CORE}.scheduler"):
-            return None
-        source = inspect.getsource(self.engine.module(f"{_CORE}.scheduler"))
-        rule = re.search(r"num_computed_tokens -= (1|self\.block_size)\n", source)
+        rule = re.search(r"num_computed_tokens -= (1|self\.block_size)\n", self.engine.source(f"{_CORE}.scheduler"))
         return None if rule is None else int(rule[1] == "1")
 
     # -- books ------------------------------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import msgspec
+
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.foreign.loading import loaded_engine
 from kvproof.impl.foreign.vllm.surface import Surface
@@ -29,13 +31,15 @@ class Full(CacheAdapter):
 
     groups: ClassVar[Sequence[Group]] = (Group(),)
     caching: ClassVar[bool] = True
+    ranks: ClassVar[int] = 1
+    """Over how many ranks of decode context parallelism a block is spread."""
     unscheduled_drafts: ClassVar[int] = 0
     """How many more drafts are proposed than a step takes."""
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         self.surface = surface()
-        self.block_size = block_size
-        self.manager = self.surface.manager(self.groups, num_blocks, block_size, caching=self.caching, events=False)
+        self.hashed_tokens = self.surface.hashed_tokens(block_size, self.ranks)
+        self.manager = self.surface.manager(self.groups, num_blocks, block_size, caching=self.caching, ranks=self.ranks)
         self.nulls = self.surface.null_blocks(self.manager)
         self.requests: dict[int, Any] = {}
         self.passes: dict[int, tuple[int, tuple[int, ...]]] = {}
@@ -46,7 +50,7 @@ class Full(CacheAdapter):
     def capabilities(cls) -> Capabilities:
         """What the release that is loaded offers."""
         release = surface()
-        probe = release.manager(cls.groups, 4, 4, caching=cls.caching, events=False)
+        probe = release.manager(cls.groups, 4, 4, caching=cls.caching, ranks=cls.ranks)
         return Capabilities(
             groups=cls.groups,
             prefix=cls.caching,
@@ -64,7 +68,7 @@ class Full(CacheAdapter):
         if namespace.tenant == "" or namespace.adapter == "":
             raise Refused("vLLM's front end takes no empty cache_salt and no adapter without a name")
         lora_id = self.lora_ids.setdefault(namespace.adapter or "", len(self.lora_ids) + 1)
-        self.requests[seq] = self.surface.request(seq, prompt, namespace, self.block_size, lora_id)
+        self.requests[seq] = self.surface.request(seq, prompt, namespace, self.hashed_tokens, lora_id)
 
     def match(self, seq: int) -> Hit:
         """`get_computed_blocks`, which takes no references."""
@@ -176,3 +180,14 @@ class Drafting(Full):
     """Full attention, with a drafter that proposes two tokens more than each step has a budget for."""
 
     unscheduled_drafts = 2
+
+
+class Sharded(Full):
+    """Full attention, every block spread over two ranks of decode context parallelism."""
+
+    ranks = 2
+
+    @classmethod
+    def capabilities(cls) -> Capabilities:
+        """Blocks that can be spread."""
+        return msgspec.structs.replace(super().capabilities(), block_sizes=(2, 4, 16))
