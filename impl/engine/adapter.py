@@ -14,6 +14,7 @@ from functools import cache
 from typing import ClassVar
 
 import msgspec
+import torch
 from torch import Tensor
 
 from kvproof.impl.engine.config import ModelConfig
@@ -182,6 +183,7 @@ class EngineAdapter(ProductionAdapter):
 
 @cache
 def model_of(config: ModelConfig) -> tuple[Transformer, Contiguous]:
-    """Built once: the suite builds thousands of engines."""
+    """Built once: the suite builds thousands of engines. On tensors as small as these a second thread waits more than it works."""
+    torch.set_num_threads(1)
     model = Transformer(config)
     return model, Contiguous(model)

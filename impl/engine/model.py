@@ -80,6 +80,7 @@ def random_weights(config: ModelConfig) -> dict[str, Tensor]:
         return torch.randn(rows, *columns, generator=generator) * rows**-0.5
 
     weights = {"embedding": torch.randn(DIGITS, config.vocabulary, hidden, generator=generator), "out": matrix(hidden, config.vocabulary)}
+    weights["embedding"][1:, 0] = 0  # Leading zeros are the same for all small tokens, and would drown what tells them apart.
     for layer in range(config.layers):
         weights[f"query{layer}"] = matrix(hidden, heads * config.key_size)
         if config.latent:

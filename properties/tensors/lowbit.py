@@ -9,7 +9,7 @@ its last tokens are still in the ring of whoever filled it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -17,7 +17,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from kvproof.impl.engine.adapter import Wanted
+from kvproof.impl.engine.adapter import Wanted, model_of
 from kvproof.impl.engine.batch import Batch, Pass
 from kvproof.impl.engine.config import ModelConfig
 from kvproof.impl.engine.engine import Engine
@@ -41,7 +41,7 @@ RECENT: Final = 4
 
 BITS: Final = 4
 CHANNELS: Final = 8
-RINGS: Final = 16
+RINGS: Final = 64
 """More than the sequences that a program has alive."""
 
 
@@ -149,9 +149,8 @@ class LowBitWorker(RowWorker):
         """With rings and counts. What a pass quantises is known at its launch: it follows from lengths."""
         before = [self.quantised.get(work.seq, 0) for work in passes]
         for work in passes:
-            self.rings.setdefault(work.seq, self._free[0])
-            if self.rings[work.seq] == self._free[0]:
-                self._free.pop(0)
+            if work.seq not in self.rings:
+                self.rings[work.seq] = self._free.pop()
             self.quantised[work.seq] = max(self.quantised.get(work.seq, 0), quantised_of(work.end))
         rings = [self.rings[work.seq] for work in passes]
         after = [self.quantised[work.seq] for work in passes]
@@ -162,8 +161,8 @@ class LowBitWorker(RowWorker):
     def fork(self, parent: int, child: int) -> None:
         """The child gets a ring of its own, with the same tokens in it."""
         if parent in self.rings:
-            self.rings[child] = self._free.pop(0)
-            self.quantised[child] = self.quantised[parent]
+            self.rings[child] = self._free.pop()
+            self.quantised[child] = self.quantised.get(parent, 0)
             self._queue.append((None, partial(self.lowbit.copy_ring, self.rings[parent], self.rings[child])))
 
     def forget(self, seq: int) -> None:
@@ -181,7 +180,7 @@ class LowBitWorker(RowWorker):
     def swap_in(self, copies: HostCopies) -> None:
         """Blocks, and the ring, to another place."""
         super().swap_in(copies)
-        self.rings[copies.seq] = self._free.pop(0)
+        self.rings[copies.seq] = self._free.pop()
         self._queue.append((None, partial(self._restore, copies.seq, self.rings[copies.seq])))
 
     @property
@@ -253,8 +252,6 @@ class LowBitAdapter(AttentionAdapter):
 
     def build(self, num_blocks: int, block_size: int) -> Engine:
         """Without prefix caching."""
-        from kvproof.impl.engine.adapter import model_of
-
         model, self.oracle = model_of(self.config)
         return self.engine_class(
             model, num_blocks=num_blocks, block_size=block_size, host_blocks=num_blocks, kernels=self.kernels(), prefix_caching=False
@@ -285,8 +282,7 @@ class LowBitAdapter(AttentionAdapter):
 
     def begin_step(self) -> int:
         """A launched pass quantises what its length asks for."""
-        passes = {seq: replace(wanted) for seq, wanted in self._waiting.items()}
-        for seq, wanted in passes.items():
+        for seq, wanted in list(self._waiting.items()):
             self._quantised[seq] = max(self._quantised.get(seq, 0), quantised_of(len(wanted.tokens)))
             self._waiting[seq] = LowBitWanted(wanted.tokens, wanted.start, wanted.adapter, self._quantised[seq])
         return super().begin_step()

@@ -1,0 +1,121 @@
+"""The engine keeps every law, the end-to-end law included; each seeded fault of it breaks that one, in a few operations."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from kvproof.fuzz.check import check
+from kvproof.impl.engine.adapter import EngineAdapter, model_of
+from kvproof.impl.engine.config import ModelConfig
+from kvproof.impl.engine.variants import VARIANTS, HybridEngine, Int8Engine, LatentEngine
+from kvproof.models.ops import Admit, Append, BeginStep, Commit, EndStep, Extend, Fork, SwapIn, SwapOut
+from kvproof.properties.engine.faults import FAULTS
+from kvproof.properties.engine.on_machine import TritonOnMachine
+from kvproof.properties.engine.schedules import ENGINE
+from kvproof.properties.lockstep import SERVED, run
+
+PROGRAMS = 12
+"""Random programs for each variant, about two passes each; the nightly run tries thousands."""
+
+MOST_OPERATIONS = 17
+"""The longest of the shortest schedules: a pass takes four operations, and a swap that goes wrong needs a second sequence."""
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.__name__)
+def test_every_random_schedule_gives_the_logits_of_the_contiguous_model(variant: type[EngineAdapter]) -> None:
+    report = check(variant, name="engine", seconds=60, seed=1, programs=PROGRAMS)
+    assert report.verdict == "held", report.violations or report.error
+    assert report.laws[SERVED].exercised >= PROGRAMS
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.__name__)
+def test_every_random_schedule_gives_the_logits_of_the_contiguous_model_for_long(variant: type[EngineAdapter]) -> None:
+    report = check(variant, name="engine", seconds=300, seed=random.SystemRandom().getrandbits(32))
+    assert report.verdict == "held", report.violations or report.error
+
+
+EVERYTHING = (
+    Admit(0, (0, 1, 0, 1, 1)), Extend(0, 3), BeginStep(), EndStep(), Commit(0), Extend(0, 2), BeginStep(), EndStep(), Commit(0),
+    Append(0, (1,)), Fork(0, 1), Append(1, (0,)), Extend(0, 1, (1, 0)), Extend(1, 2), BeginStep(), EndStep(), Commit(0, 1), Commit(1),
+    SwapOut(0), Admit(2, (0, 1, 0, 1, 0)), Extend(2, 5), BeginStep(), SwapIn(0), Append(0, (1,)), Extend(0, 1), BeginStep(),
+    EndStep(), EndStep(), Commit(2), Commit(0),
+)  # fmt: skip
+"""Chunks, a fork, a rejection, a copy, a swap, a prefix hit and two steps in flight."""
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(variant, marks=() if variant in (EngineAdapter, HybridEngine, LatentEngine, Int8Engine) else pytest.mark.nightly)
+        for variant in VARIANTS
+    ],
+    ids=lambda variant: variant.__name__,
+)
+def test_the_triton_kernels_give_them_too_and_touch_nothing_else(variant: type[EngineAdapter]) -> None:
+    adapter = type(variant.__name__, (variant,), {"kernels": TritonOnMachine})
+    result = run(EVERYTHING, adapter, num_blocks=8 * len(variant.config.windows), block_size=4)
+    assert result.ok, result.violation or result.fault
+    assert len(result.ran) == len(EVERYTHING)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_seeded_fault_breaks_the_end_to_end_law_in_a_few_operations(name: str) -> None:
+    blocks, size, ops = ENGINE[name]
+    faulty = FAULTS[name]
+    result = run(ops, faulty, num_blocks=blocks, block_size=size)
+    assert result.violation is not None, result.fault
+    assert result.violation.law == SERVED
+    assert len(result.ran) <= MOST_OPERATIONS
+    sound = type("Sound", (EngineAdapter,), {"config": faulty.config})
+    assert run(ops, sound, num_blocks=blocks, block_size=size).ok
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [name for name in FAULTS if name != "a-batch-takes-the-first-table"])
+def test_a_seeded_fault_is_found_and_shrunk_by_the_tools_of_caches(name: str) -> None:
+    report = check(FAULTS[name], name=name, seconds=300, seed=1, programs=1000)
+    assert [finding.law for finding in report.violations] == [SERVED], report.error
+    assert report.violations[0].steps <= MOST_OPERATIONS
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.__name__)
+def test_the_two_statements_of_the_model_agree_where_nothing_is_paged(variant: type[EngineAdapter]) -> None:
+    """The model's own rows with attention over all of them at once, in one piece: what is left between the two is rounding."""
+    config = variant.config
+    if config.storage != "plain":
+        pytest.skip("without a store nothing is quantised")
+    model, oracle = model_of(config)
+    tokens = tuple(torch.randint(0, 300, (19,), generator=torch.Generator().manual_seed(2)).tolist())
+
+    def attention(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        heads = query.shape[1] // key.shape[1]
+        key, value = (part.repeat_interleave(heads, 1).transpose(0, 1) for part in (key, value))
+        apart = torch.arange(19)[:, None] - torch.arange(19)
+        window = config.windows[layer % len(config.windows)] or 19
+        seen = (apart >= 0) & (apart < window)
+        return torch.nn.functional.scaled_dot_product_attention(
+            query.transpose(0, 1), key, value, attn_mask=seen, scale=config.scale
+        ).transpose(0, 1)
+
+    logits = model.forward(model.embed(tokens, "a"), torch.arange(19), attention)
+    expected = oracle.logits(tokens, "a")
+    assert expected.std() > 0.5
+    assert (logits - expected).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"q_heads": 4, "kv_heads": 3}, "evenly"),
+        ({"layers": 3, "windows": (None, 5)}, "equal groups"),
+        ({"head_size": 7}, "an even number"),
+        ({"latent": 16, "storage": "int8"}, "plain storage"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_named(sizes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ModelConfig(**sizes)  # type: ignore[arg-type]

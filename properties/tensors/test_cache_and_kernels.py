@@ -1,0 +1,152 @@
+"""The production cache and the paged kernels keep every law together, on real tensors, whatever the storage; each seeded fault breaks one."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from kvproof.fuzz.check import check
+from kvproof.impl.engine.config import ModelConfig
+from kvproof.kernels.machine import installed
+from kvproof.kernels.paged.lowbit import LowBitTriton
+from kvproof.models.ops import Admit, BeginStep, EndStep, Fork
+from kvproof.properties.engine.on_machine import TritonOnMachine
+from kvproof.properties.engine.schedules import COPIED, SWAPPED, TENSORS, served
+from kvproof.properties.lockstep import SERVED, run
+from kvproof.properties.machine import run_machine
+from kvproof.properties.tensors.adapter import AttentionAdapter
+from kvproof.properties.tensors.faults import FAULTS
+from kvproof.properties.tensors.lowbit import LowBitAdapter
+
+PROGRAMS = 10
+"""Random programs for each storage; the nightly run tries thousands."""
+
+
+class Latents(AttentionAdapter):
+    config = ModelConfig(latent=16)
+
+
+class Windows(AttentionAdapter):
+    config = ModelConfig(windows=(None, 5), layers=2, kv_heads=1)
+    layout = "HND"
+
+
+class Int8(AttentionAdapter):
+    config = ModelConfig(storage="int8", kv_heads=4)
+
+
+class Fp8(AttentionAdapter):
+    config = ModelConfig(storage="fp8")
+
+
+STORAGES = (AttentionAdapter, Latents, Windows, Int8, Fp8, LowBitAdapter)
+
+
+@pytest.mark.parametrize("storage", STORAGES, ids=lambda storage: storage.__name__)
+def test_after_every_step_every_sequence_attends_to_its_own_history(storage: type[AttentionAdapter]) -> None:
+    report = check(storage, name="attention", seconds=60, seed=1, programs=PROGRAMS)
+    assert report.verdict == "held", report.violations or report.error
+    assert report.laws[SERVED].exercised >= PROGRAMS
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("storage", STORAGES, ids=lambda storage: storage.__name__)
+def test_after_every_step_every_sequence_attends_to_its_own_history_for_long(storage: type[AttentionAdapter]) -> None:
+    report = check(storage, name="attention", seconds=300, seed=random.SystemRandom().getrandbits(32))
+    assert report.verdict == "held", report.violations or report.error
+
+
+def test_the_state_machine_drives_cache_and_kernels() -> None:
+    deadline = time.monotonic() + 60
+    programs, _, exercised, found = run_machine(AttentionAdapter, seed=3, examples=8, steps=30, deadline=deadline, op_seconds=10.0)
+    assert found is None, found
+    assert programs >= 8
+    assert exercised[SERVED] > 0
+
+
+class LowBitOnMachine(LowBitTriton):
+    """The Triton kernels of the low-bit scheme, on the IR machine."""
+
+    def store(self, *arguments: Any) -> torch.Tensor:
+        with installed() as machine:
+            done = super().store(*arguments)
+        assert not machine.violations, machine.violations
+        return done
+
+    def attend(self, *arguments: Any, **options: Any) -> torch.Tensor:
+        with installed() as machine:
+            out = super().attend(*arguments, **options)
+        assert not machine.violations, machine.violations
+        return out
+
+    def copy_blocks(self, *arguments: Any) -> None:
+        with installed() as machine:
+            super().copy_blocks(*arguments)
+        assert not machine.violations, machine.violations
+
+    def copy_rings(self, *arguments: Any) -> None:
+        with installed() as machine:
+            super().copy_rings(*arguments)
+        assert not machine.violations, machine.violations
+
+
+@pytest.mark.parametrize(
+    ("storage", "kernels", "schedules"),
+    [
+        (AttentionAdapter, TritonOnMachine, (COPIED, SWAPPED)),
+        (Int8, TritonOnMachine, (COPIED, SWAPPED)),
+        (LowBitAdapter, LowBitOnMachine, (TENSORS["low-bit-copies-leave-the-scales"], TENSORS["a-rejection-takes-the-count-back"])),
+    ],
+    ids=["plain", "int8", "low-bit"],
+)
+def test_the_triton_kernels_do_so_too(storage: type[AttentionAdapter], kernels: type, schedules: Any) -> None:
+    adapter = type(storage.__name__, (storage,), {"kernels": kernels})
+    for blocks, size, ops in schedules:
+        result = run(ops, adapter, num_blocks=blocks, block_size=size)
+        assert result.ok, result.violation or result.fault
+        assert len(result.ran) == len(ops)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_seeded_fault_is_seen(name: str) -> None:
+    blocks, size, ops = TENSORS[name]
+    faulty = FAULTS[name]
+    result = run(ops, faulty, num_blocks=blocks, block_size=size)
+    assert result.violation is not None, result.fault
+    assert result.violation.law == SERVED
+    base = LowBitAdapter if issubclass(faulty, LowBitAdapter) else AttentionAdapter
+    assert run(ops, type("Sound", (base,), {"config": faulty.config}), num_blocks=blocks, block_size=size).ok
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", FAULTS)
+def test_random_programs_see_a_seeded_fault(name: str) -> None:
+    report = check(FAULTS[name], name=name, seconds=300, seed=1, programs=1000)
+    assert [finding.law for finding in report.violations] == [SERVED], report.error
+
+
+def test_an_idle_sequence_is_looked_at_in_every_step() -> None:
+    """A fork that nobody has extended yet shows what it shares as soon as a step runs."""
+    ops = (Admit(0, (0,)), *served(0, 1), Fork(0, 1), BeginStep(), EndStep())
+    result = run(ops, FAULTS["a-fork-leaves-the-window"], num_blocks=1, block_size=16)
+    assert result.violation is not None
+    assert "sequence 1, position 0, layer 0: the attention of a look is off by nan" in result.violation.reason
+
+
+def test_low_bit_storage_refuses_what_it_cannot_take_back() -> None:
+    adapter = LowBitAdapter(num_blocks=4, block_size=16)
+    assert not adapter.capabilities().prefix
+    ops = TENSORS["a-rejection-takes-the-count-back"][2]
+    result = run((*ops, *_cut(3)), LowBitAdapter, num_blocks=4, block_size=16)
+    assert result.ok, result.violation or result.fault
+    assert result.refusals["truncate"] == 1
+
+
+def _cut(length: int) -> tuple[Any, ...]:
+    from kvproof.models.ops import Truncate
+
+    return (Truncate(0, length),)
