@@ -85,10 +85,20 @@ def run_seed(search: Search, seed: str, tally: Tally) -> Found | None:
 
 
 def run_program(
-    search: Search, seed: str, tally: Tally, *, parents: Sequence[Program] = (), watch: bool = True, driver: Driver = Lockstep
+    search: Search,
+    seed: str,
+    tally: Tally,
+    *,
+    parents: Sequence[Program] = (),
+    watch: bool = True,
+    driver: Driver = Lockstep,
+    choices: random.Random | None = None,
 ) -> Ran:
-    """Run the program of `seed`, and count it. With `parents` it may be made out of one or two of them; the same seed and parents give the same program."""
-    rng = random.Random(seed)
+    """Run the program of `seed`, and count it. With `parents` it may be made out of one or two of them; the same seed and parents give the same program.
+
+    `choices` makes the choices instead of a generator seeded with `seed`.
+    """
+    rng = choices or random.Random(seed)
     made = mutant(rng, parents) if parents else None
     config = Config(rng, search.capabilities) if made is None else made.config
     lockstep: Lockstep | None = None

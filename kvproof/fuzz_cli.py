@@ -114,12 +114,18 @@ class Asked(msgspec.Struct, frozen=True):
 @click.option("--redis", metavar="URL", help="Share corpus and failures through a Redis server, as redis://HOST:PORT/0.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report as JSON.")
 @click.option("--junit", "junit_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report as JUnit XML.")
+@click.option("--sarif", "sarif_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as SARIF.")
+@click.option(
+    "--issue", "issue_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the text of an issue, if anything new was found."
+)
 @click.option("--waivers", "waivers_file", type=click.Path(dir_okay=False, path_type=Path), help="Known broken laws.")
 @click.option("--situations", "whole", is_flag=True, help="List every situation that was never reached.")
 def fuzz(
     *,
     json_file: Path | None,
     junit_file: Path | None,
+    sarif_file: Path | None,
+    issue_file: Path | None,
     waivers_file: Path | None,
     whole: bool,
     directory: Path | None,
@@ -129,6 +135,8 @@ def fuzz(
     """Search TARGET for as long as asked, on all cores, and keep what was found. The same command goes on where it stopped, however it was stopped."""
     from kvproof.cli import Answer, Output, default_workers, known_broken
     from kvproof.fuzz.campaigns.outcome import report_of
+    from kvproof.fuzz.reports.issue import issue
+    from kvproof.fuzz.reports.sarif import sarif
 
     asked = Asked(directory=directory or _default_directory(options["target"]), workers=workers or 0, **options)
     adapter = find_target(asked.target)
@@ -149,7 +157,20 @@ def fuzz(
     answer = Answer(report, adapter, waivers, asked.directory / "failures", asked.op_seconds)
     answer.show(console)
     answer.write(json_file, junit_file)
+    if sarif_file is not None:
+        _write(sarif_file, sarif(answer.report, adapter))
+    fresh = [conductor.findings[key] for key in conductor.new]
+    if issue_file is not None and fresh:
+        text = issue(fresh, asked.target, adapter, seed=report.seed, programs=conductor.programs_here)
+        _write(issue_file, text.encode())
     return answer.status
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise BadCampaign(f"{path} cannot be written ({error.strerror}); name a place that can be.") from error
 
 
 def _tell(console: Console, conductor: Conductor, asked: Asked, capabilities: Capabilities | None, *, whole: bool) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final, TypeVar
 
 import msgspec
-from hypothesis import HealthCheck, Phase, Verbosity, event, settings
+from hypothesis import HealthCheck, Phase, Verbosity, event, settings, target
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky, Unsatisfiable
@@ -69,6 +69,7 @@ from kvproof.properties import strategies
 from kvproof.properties.drain import FINAL_REASONS, drain
 from kvproof.properties.lockstep import OP_SECONDS, LawBroken, Lockstep, time_limit
 from kvproof.properties.paste import program_source
+from kvproof.properties.situations import Watcher, names
 from kvproof.properties.strategies import MAX_LIVE, Pool
 
 SAID: Final = 12
@@ -227,6 +228,8 @@ class CacheMachine(RuleBasedStateMachine):
 
     lockstep: Lockstep
     """The driver; it exists once the pool was drawn."""
+    watcher: Watcher
+    """Notes the situations that this program reaches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -288,9 +291,10 @@ class CacheMachine(RuleBasedStateMachine):
             raise
 
     def _note(self, op: Op, ran: bool) -> bool:
-        """Remember whether the pool seems to be full."""
+        """Remember what situation this was, and whether the pool seems to be full."""
         if not ran:
             return False
+        self.watcher.note(op)
         if isinstance(op, Extend):
             sequence = self.lockstep.spec.live.get(op.seq)
             self.failures = self.failures + 1 if sequence is None or sequence.out is None else 0
@@ -377,6 +381,14 @@ class CacheMachine(RuleBasedStateMachine):
         self._over = True
         for op in drain(random.Random(len(self.lockstep.ops)), self.lockstep.spec, self.new_seq()):
             self.do(op)
+        self.tell_situations()
+
+    def tell_situations(self) -> None:
+        """Let Hypothesis count the situations of this program, and look for programs that reach more of them."""
+        reached = names(self.watcher.reached)
+        for situation in reached:
+            event(situation)
+        target(float(len(reached)), label="situations")
 
     @initialize(
         pool=_of_machine(lambda machine: machine.pools()),
@@ -387,6 +399,7 @@ class CacheMachine(RuleBasedStateMachine):
         """A fresh cache."""
         self.pool, self.spaces, self.alphabet = pool, spaces, alphabet
         self.lockstep = Lockstep(self.target, num_blocks=pool.num_blocks, block_size=pool.block_size, capabilities=self.claims)
+        self.watcher = Watcher(self.lockstep)
         self._over = False
 
     # -- requests --------------------------------------------------------------------------------------------------------------------------
@@ -796,6 +809,9 @@ def _captured(machine_type: type[CacheMachine]) -> Callable[[_Capture], CacheMac
             capture.count()
             capture.machine = self
             self.capture = capture
+
+        def tell_situations(self) -> None:
+            """Nobody looks at the statistics of a captured run, and it does not look for more of anything."""
 
         def do(self, op: Op) -> bool:
             capture = self.capture

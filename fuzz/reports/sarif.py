@@ -1,0 +1,83 @@
+"""A report as SARIF 2.1.0, for code hosts that show findings beside the code: one rule for each law, one result for each finding.
+
+A cache has no line that is wrong, only a class that breaks its promise; so a finding is placed at the class of the adapter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import inspect
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from kvproof.fuzz.campaigns.findings import identity
+from kvproof.fuzz.programs import Program
+from kvproof.fuzz.reports import wording
+from kvproof.fuzz.verdicts import Finding, Report
+from kvproof.models.laws import BY_NAME
+
+SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+
+FAULT: Final = "target-at-fault"
+"""The rule of what is no broken law: the adapter, or its process, is at fault."""
+
+
+def sarif(report: Report, target: type) -> bytes:
+    """The report as JSON. `target` is the class that was judged. Waived laws are notes, everything else is an error."""
+    findings = [*report.violations, *([_error(report)] if report.verdict == "error" else [])]
+    rules = sorted({_rule(finding) for finding in findings})
+    run = {
+        "tool": {
+            "driver": {"name": "kvproof", "version": importlib.metadata.version("kvproof"), "rules": [_described(rule) for rule in rules]}
+        },
+        "results": [_result(finding, rules, report, target) for finding in findings],
+    }
+    return msgspec.json.format(msgspec.json.encode({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}), indent=1) + b"\n"
+
+
+def _error(report: Report) -> Finding:
+    return Finding("", report.error, report.error_program or "", 0)
+
+
+def _rule(finding: Finding) -> str:
+    return finding.law or FAULT
+
+
+def _described(rule: str) -> dict[str, Any]:
+    sentence = BY_NAME[rule].sentence if rule in BY_NAME else "The adapter keeps the contract, and its process lives."
+    return {"id": rule, "shortDescription": {"text": sentence}}
+
+
+def _result(finding: Finding, rules: list[str], report: Report, target: type) -> dict[str, Any]:
+    verdict = report.laws.get(finding.law)
+    waived = verdict is not None and verdict.verdict == "waived"
+    return {
+        "ruleId": _rule(finding),
+        "ruleIndex": rules.index(_rule(finding)),
+        "level": "note" if waived else "error",
+        "message": {"text": _message(finding)},
+        "locations": [{"physicalLocation": _place(target)}],
+        "partialFingerprints": {"kvproof/v1": hashlib.sha256(identity(finding).encode()).hexdigest()},
+    }
+
+
+def _message(finding: Finding) -> str:
+    text = wording.sentence(finding.reason)
+    if not isinstance(finding.program, Program):
+        return f"{text} The smallest case: {finding.program}" if finding.program else text
+    pool = finding.program.config
+    steps = "; ".join(wording.operation(op) for op in finding.program.ops)
+    return f"{text} On a pool of {wording.counted(pool.num_blocks, 'block')} of {wording.counted(pool.block_size, 'token')}: {steps}."
+
+
+def _place(target: type) -> dict[str, Any]:
+    """The class in its file, by a path from the current directory where there is one."""
+    try:
+        path, line = Path(inspect.getsourcefile(target) or ""), inspect.getsourcelines(target)[1]
+    except (OSError, TypeError):
+        return {"artifactLocation": {"uri": target.__module__.replace(".", "/") + ".py"}}
+    here = path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else path.as_uri()
+    return {"artifactLocation": {"uri": here}, "region": {"startLine": max(1, line)}}
