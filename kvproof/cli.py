@@ -6,6 +6,7 @@
     kvproof shrink FILE                     make a failure shorter
     kvproof laws                            what is promised
     kvproof new FILE                        an adapter to start from
+    kvproof exhaust mypkg.kv:Adapter        try every program of a small scope
     kvproof race mypkg.kv:Adapter           call a cache from several threads at once
 
 Nothing here decides anything: verdicts come from `fuzz`, texts from `fuzz.reports`.
@@ -32,6 +33,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from kvproof import schemas
+from kvproof.exhaust_cli import exhaust
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program, write_program, write_whole
 from kvproof.fuzz.reports import lawbook, terminal, wording
@@ -566,3 +568,4 @@ def new(file: Path) -> int:
 
 
 cli.add_command(race)
+cli.add_command(exhaust)
