@@ -9,6 +9,7 @@
     kvproof fuzz mypkg.kv:Adapter           search for hours, on one machine or many
     kvproof laws                            what is promised
     kvproof new FILE                        an adapter to start from
+    kvproof exhaust mypkg.kv:Adapter        try every program of a small scope
     kvproof race mypkg.kv:Adapter           call a cache from several threads at once
 
 Nothing here decides anything: verdicts come from `fuzz`, texts from `fuzz.reports`.
@@ -35,6 +36,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from kvproof import audit_cli, engines, fuzz_cli, open_cli, schemas, zoo
+from kvproof.exhaust_cli import exhaust
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.kernel_failures import read_failure, write_failure
 from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program, write_program, write_whole
@@ -636,5 +638,5 @@ def new(file: Path) -> int:
     return HELD
 
 
-for _command in (*audit_cli.COMMANDS, fuzz_cli.fuzz, race):
+for _command in (*audit_cli.COMMANDS, fuzz_cli.fuzz, race, exhaust):
     cli.add_command(_command)

@@ -1,0 +1,175 @@
+"""Exhaustion: states are counted up to renaming, a search that was cut off goes on, and what it says is what it did."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+
+from kvproof.fuzz.bugs import BUGS
+from kvproof.fuzz.exhaust.key import form, key
+from kvproof.fuzz.exhaust.picture import svg
+from kvproof.fuzz.exhaust.scope import SCOPES, Scope, operations, sentence
+from kvproof.fuzz.exhaust.search import Search
+from kvproof.fuzz.programs import BadFile
+from kvproof.impl.production.adapter import ProductionAdapter, SynchronousAdapter
+from kvproof.models.ops import Admit, Commit, Extend, Fork, Namespace, Release, Reset
+from kvproof.properties.lockstep import Lockstep, run
+
+LEAST = Scope(
+    sequences=1, blocks=2, tokens=1, namespaces=1, length=2, drafts=0, without=frozenset({"swapin", "swapout", "append", "evict"})
+)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """The whole of the least scope, with every transition."""
+    return searched(SynchronousAdapter, LEAST, draw=True)
+
+
+def searched(target, scope, seconds=60.0, **options):
+    search = Search(target, "target", scope, **options)
+    for _ in search.run(seconds=seconds):
+        pass
+    return search
+
+
+def after(*ops, target=SynchronousAdapter, num_blocks=4):
+    lockstep = Lockstep(target, num_blocks=num_blocks, block_size=2)
+    for op in ops:
+        assert lockstep.do(op)
+    return lockstep.spec
+
+
+def computed(seq, prompt, namespace=None):
+    return (Admit(seq, prompt, namespace or Namespace()), Extend(seq, len(prompt)), Commit(seq))
+
+
+# -- when states are the same ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_states_are_the_same_whatever_the_sequences_and_blocks_are_called():
+    one = after(*computed(0, (0, 1)), *computed(1, (1, 1, 1)))
+    two = after(Admit(0, (1, 1, 1)), Admit(1, (0, 1)), Extend(1, 2), Commit(1), Extend(0, 3), Commit(0))
+    assert form(one) == form(two)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        (*computed(0, (0, 1)), *computed(1, (1, 1, 0))),
+        (*computed(0, (0, 1)), *computed(1, (1, 1, 1), Namespace(tenant="1"))),
+        (*computed(0, (0, 1)), Admit(1, (1, 1, 1)), Extend(1, 3)),
+        (*computed(0, (0, 1)), Admit(1, (1, 1, 1)), Extend(1, 2), Commit(1)),
+        (*computed(0, (0, 1)), *computed(1, (1, 1, 1)), Reset()),
+        (*computed(0, (0, 1)), *computed(1, (1, 1, 1)), Fork(0, 2)),
+        (*computed(0, (0, 1)), *computed(1, (1, 1, 1)), Release(0)),
+    ],
+)
+def test_states_that_differ_have_different_keys(others):
+    assert key(after(*computed(0, (0, 1)), *computed(1, (1, 1, 1)))) != key(after(*others))
+
+
+# -- the search -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_small_scope_is_exhausted(whole):
+    search = whole
+    assert search.exhausted
+    assert sum(search.per_depth()) == len(search.states)
+    assert search.transitions == search.merged + len(search.states) - 1
+    assert {"no-leak", "own-content", "release-once", "reset-forgets"} & set(search.exercised)
+
+
+def test_every_state_is_reached_by_the_program_that_is_told_for_it(whole):
+    search = whole
+    for found, state in search.states.items():
+        lockstep = Lockstep(SynchronousAdapter, num_blocks=LEAST.blocks, block_size=LEAST.block_size)
+        for op in search.program(state):
+            assert lockstep.do(op)
+        assert key(lockstep.spec) == found
+
+
+def test_nothing_that_any_program_of_the_scope_can_do_leads_out_of_the_states_found(whole):
+    search = whole
+    for state in range(len(search.states)):
+        for op in operations(search.at(state).spec, LEAST):
+            lockstep = search.at(state)
+            lockstep.do(op)
+            assert key(lockstep.spec) in search.states
+
+
+def test_a_search_that_was_cut_off_goes_on_where_it_was(tmp_path, whole):
+    path = tmp_path / "search.kvx"
+    search = Search(SynchronousAdapter, "target", LEAST)
+    for _ in range(100_000):
+        for _ in search.run(seconds=0.3):
+            pass
+        search.save(path)
+        search = Search.load(path, SynchronousAdapter, "target", LEAST)
+        if search.exhausted:
+            break
+    assert search.states == whole.states
+    assert (search.transitions, search.merged) == (whole.transitions, whole.merged)
+
+
+def test_a_file_of_another_search_is_refused(tmp_path):
+    path = tmp_path / "search.kvx"
+    search = Search(SynchronousAdapter, "target", LEAST)
+    for _ in search.run(seconds=60, depth=1):
+        pass
+    search.save(path)
+    with pytest.raises(BadFile, match="another scope or format"):
+        Search.load(path, SynchronousAdapter, "target", SCOPES["small"])
+    path.write_bytes(b"nonsense")
+    with pytest.raises(BadFile, match="holds no exhaustive search"):
+        Search.load(path, SynchronousAdapter, "target", LEAST)
+
+
+class Uncopied(SynchronousAdapter):
+    """Cannot be copied, so every state is made again from its program."""
+
+    def __reduce__(self):
+        raise TypeError("no copies of this")
+
+
+def test_a_cache_that_cannot_be_copied_is_run_from_the_beginning():
+    shallow = msgspec.structs.replace(LEAST, without=LEAST.without | {"fork", "evict", "reset", "truncate", "match"})
+    assert searched(Uncopied, shallow).states == searched(SynchronousAdapter, shallow).states
+
+
+@pytest.mark.parametrize("name", ["canary", "second-release-raises"])
+def test_a_seeded_bug_is_found_and_its_program_breaks_the_same_law(name):
+    scope = Scope(sequences=2, blocks=2, tokens=1, namespaces=1, length=2, drafts=0)
+    search = searched(BUGS[name].adapter, scope)
+    assert search.failure is not None
+    again = run(search.failure.ops, BUGS[name].adapter, num_blocks=2, block_size=2)
+    assert again.violation == search.failure.violation
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("target", [SynchronousAdapter, ProductionAdapter], ids=lambda target: target.__name__)
+@pytest.mark.parametrize("name", ["tiny", "one"])
+def test_the_production_cache_keeps_every_law_in_a_whole_scope(target, name):
+    search = searched(target, SCOPES[name], seconds=3600)
+    assert search.failure is None
+    assert search.exhausted
+
+
+# -- words and pictures ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_scope_is_told_in_words():
+    assert sentence(LEAST, SynchronousAdapter.capabilities()) == (
+        "programs of 1 sequence, 2 blocks of 2 tokens, 1 token value, 1 namespace, up to 2 tokens in a sequence and no drafts; left out: append, evict, swapin and swapout"
+    )
+
+
+def test_the_picture_has_a_dot_for_each_state_and_a_line_for_each_operation_that_leads_elsewhere(whole):
+    search = whole
+    picture = ET.fromstring(svg(search, "a title with <signs>"))
+    name = "{http://www.w3.org/2000/svg}"
+    dots = [group for group in picture.iter(f"{name}g") if group.find(f"{name}circle") is not None]
+    assert len(dots) == len(search.states)
+    assert len(list(picture.iter(f"{name}path"))) == sum(state != other for state, _, other in search.edges)

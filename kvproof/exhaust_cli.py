@@ -1,0 +1,156 @@
+"""`kvproof exhaust TARGET`: every program of a small scope, until no new state appears, and what that means in words."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+from kvproof.fuzz.exhaust.picture import MOST_STATES, svg
+from kvproof.fuzz.exhaust.scope import SCOPES, Scope, sentence
+from kvproof.fuzz.exhaust.search import Search
+from kvproof.fuzz.programs import Program, portable, write_program, write_whole
+from kvproof.fuzz.reports.wording import counted, operation
+from kvproof.impl.adapter import CacheAdapter
+from kvproof.models.laws import BY_NAME
+from kvproof.models.ops import OP_TYPES
+from kvproof.targets import BadTarget, find_target
+
+HELD: Final = 0
+BROKEN: Final = 1
+AT_FAULT: Final = 2
+
+FILE: Final = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command(short_help="Try every program of a small scope.")
+@click.argument("target", default="production")
+@click.option(
+    "--scope",
+    "name",
+    type=click.Choice(list(SCOPES)),
+    default="one",
+    show_default=True,
+    help="A scope to start from; the options below change it.",
+)
+@click.option("--sequences", type=click.IntRange(1, 5))
+@click.option("--blocks", type=click.IntRange(1, 16))
+@click.option("--block-size", type=click.IntRange(1, 16))
+@click.option("--tokens", type=click.IntRange(1, 8), help="Token values.")
+@click.option("--namespaces", type=click.IntRange(1, 4))
+@click.option("--length", type=click.IntRange(1, 16), help="Most tokens of a sequence.")
+@click.option("--steps", type=click.IntRange(0, 3), help="Most open steps.")
+@click.option("--drafts", type=click.IntRange(0, 4), help="Most drafts of a pass.")
+@click.option(
+    "--without", multiple=True, metavar="OPERATION", help="Leave out an operation, by its name in programs; may be given several times."
+)
+@click.option("--seconds", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Stop after this time.")
+@click.option("--depth", type=click.IntRange(1, 1000), help="Stop after all programs of this many operations.")
+@click.option("--state", type=FILE, help="Keep the search in this file, and go on with it if it exists.")
+@click.option("--picture", type=FILE, help=f"Draw the state space as SVG, if it has at most {MOST_STATES} states.")
+@click.option("--failures", type=click.Path(file_okay=False, path_type=Path), default=Path(".kvproof/failures"), show_default=True)
+def exhaust(
+    target: str,
+    name: str,
+    without: tuple[str, ...],
+    seconds: float,
+    depth: int | None,
+    state: Path | None,
+    picture: Path | None,
+    failures: Path,
+    **changes: int | None,
+) -> int:
+    """Try every program of a scope on TARGET and the spec together, shortest first, until no new state appears.
+
+    States are the same up to the names of blocks and the numbers of sequences. Exit status: 0 no law broke, 1 one did, 2 the request or the target is at fault.
+    """
+    adapter = find_target(target)
+    if not issubclass(adapter, CacheAdapter):
+        raise BadTarget(f"The target {target} is no cache; programs are for classes that derive from kvproof.CacheAdapter.")
+    scope = _scope(name, without, changes)
+    where = portable(target)
+    if state is not None and state.exists():
+        search = Search.load(state, adapter, where, scope, draw=picture is not None)
+    else:
+        search = Search(adapter, where, scope, draw=picture is not None)
+    _run(search, seconds, depth)
+    if state is not None:
+        search.save(state)
+    console = Console(markup=False, highlight=False, emoji=False)
+    for line in report(search, target):
+        console.print(line, soft_wrap=True)
+    if picture is not None:
+        _draw(search, target, picture)
+    if search.failure is None:
+        return HELD
+    _keep(console, search.failure, failures)
+    return BROKEN if search.failure.violation is not None else AT_FAULT
+
+
+def _scope(name: str, without: tuple[str, ...], changes: dict[str, Any]) -> Scope:
+    known = {kind.__name__.lower() for kind in OP_TYPES}
+    for operation_name in without:
+        if operation_name not in known:
+            raise click.UsageError(f"There is no operation {operation_name!r}; there are {', '.join(sorted(known))}")
+    start = SCOPES[name]
+    given = {field: value for field, value in changes.items() if value is not None}
+    return msgspec.structs.replace(start, **given, without=start.without | set(without))
+
+
+def _run(search: Search, seconds: float, depth: int | None) -> None:
+    columns = (TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        for progress in search.run(seconds=seconds, depth=depth):
+            rate = progress.transitions / progress.seconds if progress.seconds else 0
+            told = f"{progress.states:,} states, {progress.waiting:,} wait, depth {progress.depth}, {rate:,.0f} operations/s"
+            bar.update(task, description=told)
+
+
+def report(search: Search, target: str) -> list[str]:
+    """What was exhausted, in words."""
+    states, tried = len(search.states), search.transitions
+    what = sentence(search.scope, search.capabilities)
+    rate = f"{states / search.seconds:,.0f} states/s and {tried / search.seconds:,.0f} operations/s" if search.seconds else "no time"
+    lines = [f"kvproof exhaust {target}: {what}."]
+    if search.failure is not None:
+        violation = search.failure.violation
+        told = f"{violation.law} is broken: {violation.reason}" if violation else f"The adapter is at fault: {search.failure.fault}"
+        lines += [told, "No shorter program of this scope shows anything:"]
+        lines += [f"    {number:2} {operation(op)}" for number, op in enumerate(search.failure.ops)]
+    elif search.exhausted:
+        longest = max(search.depths)
+        lines.append(
+            f"Exhausted: every such program, however long, ends in one of {counted(states, 'state')}; each is reached in {longest} operations or fewer."
+        )
+    else:
+        complete = search.depths[search.done]
+        lines.append(
+            f"Not exhausted: every such program of up to {counted(complete, 'operation')} was tried; {states - search.done:,} of {counted(states, 'state')} wait."
+        )
+    lines.append(
+        f"{tried:,} operations were tried on cache and spec together, {search.merged:,} of them led to a state that was known, and each new state was drained."
+    )
+    lines.append(f"New states by number of operations: {' '.join(map(str, search.per_depth()))}. {search.seconds:.1f} s, {rate}.")
+    exercised = sorted((law for law in search.exercised if law in BY_NAME), key=list(BY_NAME).index)
+    lines.append(f"Laws put to the test: {', '.join(exercised) or 'none'}.")
+    return lines
+
+
+def _draw(search: Search, target: str, picture: Path) -> None:
+    if len(search.states) > MOST_STATES:
+        raise click.UsageError(f"{len(search.states):,} states are too many for a picture; draw a scope of at most {MOST_STATES}")
+    title = f"{target}: {len(search.states)} states of {sentence(search.scope, search.capabilities)}"
+    write_whole(picture, svg(search, title).encode())
+
+
+def _keep(console: Console, program: Program, failures: Path) -> None:
+    digest = hashlib.sha256(msgspec.json.encode((program.target, program.config, program.ops))).hexdigest()[:8]
+    path = failures / f"{program.violation.law if program.violation else 'fault'}-{digest}.json"
+    write_program(path, program)
+    console.print(f"See it step by step: kvproof replay {path}", soft_wrap=True)
