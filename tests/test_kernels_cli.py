@@ -1,5 +1,6 @@
 """Kernels on the command line: how a target is recognised, and what a check of it prints, writes and returns."""
 
+import dataclasses
 import json
 import sys
 import xml.etree.ElementTree as ET
@@ -147,7 +148,7 @@ def test_a_waived_law_of_kernels_does_not_accuse():
 
 
 def test_an_error_outweighs_a_broken_law():
-    assert as_report(msgspec.structs.replace(FOUND, error="K.store is not implemented"), "name").exit_status == 2
+    assert as_report(dataclasses.replace(FOUND, error="K.store is not implemented"), "name").exit_status == 2
 
 
 def test_a_long_case_is_folded_and_the_source_compiles():
