@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from picture_runs import BreaksLate, long_picture, serving_program
-from test_picture import COPY_NOT_ISSUED, film
+from picture_runs import COPY_NOT_ISSUED, BreaksLate, film, long_picture, serving_program
 
 from kvproof.fuzz.programs import PoolConfig, Program
 from kvproof.fuzz.reports.picture.align import align

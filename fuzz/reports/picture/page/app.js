@@ -30,8 +30,8 @@ class App {
       out: () => this.zoom(0.5, this.time + 0.5),
       fit: () => this.fit(),
       tall: () => this.growRows(),
-      copy: () => this.copy(this.lanes[0].movie.picture.source, "as a test"),
-      link: () => this.copy(location.href, "link"),
+      copy: () => this.copy(this.lanes[0].movie.picture.source || this.lanes[0].movie.picture.program, "the program"),
+      link: () => this.copy(location.href, "the link"),
       theme: () => this.changeTheme(),
       help: () => byId("help").showModal(),
     };
@@ -222,7 +222,7 @@ class App {
       document.execCommand("copy");
       area.remove();
     }
-    this.say(`Copied the ${what}.`);
+    this.say(`Copied ${what}.`);
     const toast = h("div", { class: "toast" }, `Copied: ${what}`);
     document.body.append(toast);
     setTimeout(() => toast.remove(), 1400);
