@@ -46,7 +46,6 @@ class App {
     this.times = Math.max(1, this.comparing ? pairs.length : shown[0].frames.length);
     this.view = { from: 0, to: this.times > LONG_RUN ? FIRST_WINDOW : this.times };
     this.chosen = null;
-    this.tall = false;
     this.lanes = [];
     shown.forEach((picture, index) => this.lanes.push(new Lane(this, new Movie(picture), index)));
     byId("list").replaceChildren();
@@ -59,6 +58,7 @@ class App {
     byId("of").textContent = `of ${thousands(this.times)}`;
     tellFacts(this);
     this.list.fit();
+    this.growRows(this.times > LONG_RUN);
   }
 
   // -- time -------------------------------------------------------------------------------------------------------------------------------
@@ -150,10 +150,9 @@ class App {
   }
 
   /** Rows that are tall enough for names, or all blocks in sight. */
-  growRows() {
-    this.tall = !this.tall;
-    const button = document.querySelector('[data-do="tall"]');
-    button.setAttribute("aria-pressed", String(this.tall));
+  growRows(tall = !this.tall) {
+    this.tall = tall;
+    document.querySelector('[data-do="tall"]').setAttribute("aria-pressed", String(tall));
     for (const lane of this.lanes) {
       lane.map.resize();
       const block = this.chosen && this.chosen.lane === lane ? this.chosen.block : lane.movie.accusedBlocks[0];
