@@ -162,8 +162,7 @@ class Gauge:
             buckets = self._buckets[name] = Counter()
         buckets[int(math.log(took) * BUCKETS_PER_E) if took > 0 else 0] += 1
         self._spent[name] += took
-        if took > self._longest.get(name, 0):
-            self._longest[name] = took
+        self._longest[name] = max(took, self._longest.get(name, 0))
 
     def _take_sample(self, step: Step, spec: Spec, held: int) -> None:
         self._samples.append(self._sample(step, spec))

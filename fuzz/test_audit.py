@@ -322,3 +322,30 @@ def test_no_sound_cache_is_accused_whatever_line_is_missing(adapter, tmp_path):
         path.write_bytes(b"".join([*lines[:lost], *lines[lost + rng.choice((1, 1, 3)) :]]))
         report = audit(path, tolerant=True)
         assert (report.verdict, report.violations) == ("proved", []), (program, lost)
+
+
+def mutated(value, rng):
+    """The same JSON value with one number or key changed."""
+    if isinstance(value, dict) and value:
+        key = rng.choice(list(value))
+        return {**value, key: mutated(value[key], rng)} if rng.random() < 0.9 else {k: v for k, v in value.items() if k != key}
+    if isinstance(value, list) and value:
+        at = rng.randrange(len(value))
+        return [*value[:at], mutated(value[at], rng), *value[at + 1 :]]
+    return rng.choice((-1, 0, 1, 3, 47, 48, 2**40, None, "x", [], {}, True))
+
+
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_whatever_stands_on_a_line_an_audit_ends_with_a_verdict_or_a_message(served, tolerant, tmp_path):
+    rng = random.Random(7)
+    path = tmp_path / "trace.jsonl"
+    for _ in range(60):
+        lines = served[:300]
+        for _ in range(rng.choice((1, 1, 3))):
+            at = rng.randrange(len(lines))
+            lines[at] = msgspec.json.encode(mutated(msgspec.json.decode(lines[at]), rng)) + b"\n"
+        path.write_bytes(b"".join(lines))
+        try:
+            audit(path, tolerant=tolerant)
+        except BadTrace as error:
+            assert "\n" not in str(error)  # noqa: PT017 -- there may be none

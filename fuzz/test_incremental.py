@@ -65,3 +65,25 @@ def test_neither_accuses_a_sound_cache(adapter):
         lockstep, violation = traced(adapter, f"sound:{program}")
         assert violation is None
         assert thorough(lockstep) is None
+
+
+@pytest.mark.parametrize("adapter", [ProductionAdapter, HybridAdapter, SynchronousAdapter])
+def test_a_long_run_in_which_all_is_forgotten_early_accuses_nobody(adapter, monkeypatch):
+    """Prefixes are cleared, and losses dropped, as in a run of millions of operations; node numbers come back for other prefixes."""
+    monkeypatch.setattr("kvproof.models.spec.TREE_SLACK", 30)
+    monkeypatch.setattr("kvproof.models.memory.LEAST_LOSSES", 40)
+    monkeypatch.setattr("kvproof.models.memory.LOSSES_PER_SLOT", 0)
+    rng = random.Random("long")
+    capabilities = read_capabilities(adapter)
+    config = Config(rng, capabilities)
+    lockstep = Lockstep(adapter, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=capabilities)
+    swarm = Swarm(rng, capabilities, num_blocks=config.num_blocks, block_size=config.block_size)
+    swarm.length = 1000
+    cleared = 0
+    while (op := swarm.next(lockstep.spec)) is not None:
+        before = len(lockstep.spec.tree)
+        lockstep.do(op)
+        cleared += len(lockstep.spec.tree) < before
+    assert len(lockstep.ops) >= 1000
+    assert len(lockstep.spec.memory.lost) == 40
+    assert cleared > 1

@@ -114,8 +114,19 @@ def test_a_recording_adapter_answers_as_the_recorded_one(tmp_path):
 
 
 def test_a_pool_that_is_not_known_is_asked_for(tmp_path):
+    class Fixed(SynchronousAdapter):
+        def __init__(self):
+            super().__init__(num_blocks=4, block_size=2)
+
     with pytest.raises(ValueError, match="record needs to know num_blocks of the cache: give num_blocks="):
-        record(object.__new__(ProductionAdapter), tmp_path / "t.jsonl")
+        record(Fixed(), tmp_path / "t.jsonl")
+    record(Fixed(), tmp_path / "t.jsonl", num_blocks=4, block_size=2).close()
+    assert Reader(tmp_path / "t.jsonl").header.config == PoolConfig(4, 2)
+
+
+def test_the_pool_is_the_one_that_the_adapter_was_built_with(tmp_path):
+    record(SynchronousAdapter(num_blocks=6, block_size=3), tmp_path / "t.jsonl").close()
+    assert Reader(tmp_path / "t.jsonl").header.config == PoolConfig(6, 3)
 
 
 # -- an engine that records by itself -------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import Namespace, ReleaseReason
@@ -16,6 +16,12 @@ from kvproof.models.outcomes import Event, Grant, Hit, Snapshot
 
 class CacheAdapter:
     """Base class of caches under test; every method that is not overridden says so when it is called."""
+
+    def __new__(cls, *args: object, **pool: object) -> Self:  # noqa: ARG004 -- whatever a constructor takes
+        """Remember the pool that was asked for, so that `kvproof.record` can name it in a trace."""
+        made = super().__new__(cls)
+        made.__dict__["pool_asked_for"] = pool
+        return made
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         """A fresh cache of `num_blocks` physical blocks, ids 0 to num_blocks-1, of `block_size` tokens each."""

@@ -130,7 +130,33 @@ def export(file: Path, kind: Literal["perfetto", "itf"], output: Path | None, fi
     return 0
 
 
-COMMANDS: Final = (audit, stats, export)
+@click.command()
+@click.argument("file", type=FILE)
+@click.argument("target", required=False)
+@click.option("-o", "--output", type=FILE, help="Where the trace goes. [default: FILE with .jsonl]")
+def record(file: Path, target: str | None, output: Path | None) -> int:
+    """Run the program in FILE, and write what was seen of the cache as a trace. TARGET is the one named in the file, if it is not given."""
+    from kvproof.fuzz.programs import portable, read_program
+    from kvproof.fuzz.traces.program import write_run
+    from kvproof.impl.checker import AdapterFault
+    from kvproof.targets import find_target
+
+    program = read_program(file)
+    name = program.target if target is None else portable(target)
+    place = output or file.with_name(f"{file.name.removesuffix('.json')}.jsonl")
+    try:
+        result = write_run(msgspec.structs.replace(program, target=name), find_target(name), place)
+    except OSError as error:
+        raise BadFile(f"{place} cannot be written ({error.strerror}); name another place with --output.") from error
+    click.echo(f"Wrote {len(result.trace or ()):,} operations to {place}.")
+    if result.fault or result.hang:
+        raise AdapterFault(result.fault or f"{result.hang}.")
+    if result.violation is not None:
+        click.echo(f"{result.violation.law} breaks at operation {result.violation.step}; `kvproof audit {place}` tells why.")
+    return 0 if result.violation is None else 1
+
+
+COMMANDS: Final = (audit, stats, export, record)
 """What cli.py adds to `kvproof`."""
 
 

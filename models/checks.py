@@ -670,7 +670,7 @@ def eviction_order(spec: Spec) -> None:
     """Least recently used first, deeper blocks first, judged by the books, and only where every notion of recency agrees."""
     seen, books, recency = spec.seen, spec.seen.books, spec.recency
     free, cached = books.free, books.cached
-    if free is None or cached is None:
+    if free is None or cached is None or not (spec.evicted or spec.agenda.settled):
         return
     recency.idle(spec.agenda.settled)
     for out in spec.evicted:
@@ -731,8 +731,8 @@ def books(spec: Spec, op: Op) -> None:
         return
     seen = spec.seen.books
     for field, told in BOOKS.items():
-        if getattr(seen, field) is not None:
-            spec.exercised[told] += 1
+        if told not in spec.exercised and getattr(seen, field) is not None:
+            spec.exercised[told] = 1
     if seen.refcounts is not None:
         refcounts(spec, seen.refcounts)
     if seen.free is None:
@@ -866,7 +866,7 @@ def _why_empty(spec: Spec, block: int) -> tuple[str, str]:
 # -- shared pieces ------------------------------------------------------------------------------------------------------------------------------------
 
 BOOKS = {field: f"books:{field}" for field in ("refcounts", "free", "cached")}
-"""The fields of a snapshot that laws need; which of them were kept is counted beside the laws, as `books:free` and so on."""
+"""The fields of a snapshot that laws need; which of them were ever kept is noted beside the laws, as `books:free` and so on."""
 
 _FORGOTTEN = {"evicted": "eviction-forgets", "reset": "reset-forgets"}
 

@@ -65,8 +65,8 @@ class GhostMemory:
         """Whether some slots may be UNKNOWN."""
         self._most_losses = max(LEAST_LOSSES, LOSSES_PER_SLOT * num_blocks * stride)
         self._where: dict[int, set[int]] = {}
-        self.doubles = 0
-        """How many contents lie in more than one slot."""
+        self.doubled: set[int] = set()
+        """The contents that lie in more than one slot."""
         self._launched = list(self.slots)
         """The slots as the launched work leaves them, but for those in `_ahead`."""
         self._ahead: set[int] = set()
@@ -185,8 +185,8 @@ class GhostMemory:
                 if found is None:
                     self._where[content] = {slot}
                 else:
-                    self.doubles += len(found) == 1
                     found.add(slot)
+                    self.doubled.add(content)
             self.slots[slot] = content
             self._ahead.add(slot)
         self.drafts.discard(slot)
@@ -197,7 +197,8 @@ class GhostMemory:
         places.discard(slot)
         if not places:
             del self._where[content]
-        self.doubles -= len(places) == 1
+        elif len(places) == 1:
+            self.doubled.discard(content)
         self.lost.pop(content, None)
         self.lost[content] = lost
         if len(self.lost) > self._most_losses:

@@ -655,8 +655,6 @@ class Spec:
 
         Only at a commit is every notion of recency bound to call that a use: a cache may stamp blocks when work is done, not when it is asked for.
         """
-        if self.memory.doubles or any(self.windows):
-            self._seen_content(sequence, sequence.computed)
         tables = self.tables(sequence)
         forgotten = self.memory.forgotten
         if forgotten:
@@ -664,10 +662,18 @@ class Spec:
                 for block in forgotten.keys() & set(table):
                     del forgotten[block]
         if "lru" in self.capabilities.policy:
+            if self._lies_elsewhere(sequence):
+                self._seen_content(sequence, sequence.computed)
             held = listed_blocks(tables)
             self.recency.see(held, self.step)
             if certainly:
                 self.recency.use(held, self.step)
+
+    def _lies_elsewhere(self, sequence: Sequence) -> bool:
+        """Whether blocks besides its own may show what `sequence` has computed: those that a window has passed, or that hold the same."""
+        if len(self.block_sizes) > 1 or self.windows[0] is not None:
+            return True
+        return not self.memory.doubled.isdisjoint(sequence.path[0 : sequence.computed : self.block_sizes[0]])
 
     def _seen_content(self, sequence: Sequence, tokens: int) -> None:
         """Every block that shows one of the first `tokens` positions may count as used now: a cache may look at, or switch to, an equal block."""

@@ -193,6 +193,18 @@ def test_a_trace_is_shrunk_and_replayed(run, broken, tmp_path):
     assert "no-aliasing breaks again at step 1" in out
 
 
+def test_a_program_is_run_and_recorded(run, broken, tmp_path):
+    assert run("shrink", broken, "--seconds", 5)[0] == 1
+    status, out, _ = run("record", "broken.shrunk.json")
+    assert (status, out.splitlines()[0]) == (1, "Wrote 2 operations to broken.shrunk.jsonl.")
+    status, out, _ = run("audit", "broken.shrunk.jsonl")
+    assert (status, "no-aliasing is broken by operation 1, on line 3" in out) == (1, True)
+    status, out, _ = run("record", "broken.shrunk.json", "production-sync", "-o", "sound.jsonl")
+    assert (status, out) == (0, "Wrote 2 operations to sound.jsonl.\n")
+    assert run("stats", "sound.jsonl")[0] == 0
+    assert run("record", "missing.json")[0] == 2
+
+
 def test_a_clean_trace_is_replayed_on_another_target(run, clean):
     status, out, _ = run("replay", clean, "production-sync")
     assert status == 0

@@ -23,6 +23,7 @@ from kvproof.fuzz.traces.format import BadTrace, Blocks, End, Free, Header, Line
 from kvproof.fuzz.traces.write import part_path
 from kvproof.models.observed import UNMOVED, Change, Moved, Observed
 from kvproof.models.ops import Admit, AnyOp, Fork, Release
+from kvproof.models.outcomes import Grant, Hit
 from kvproof.models.spec import Outcome, OutOfBlocksSeen, RefusedSeen
 from kvproof.models.state import Books, Seen, Tables
 
@@ -51,6 +52,9 @@ class Trouble(msgspec.Struct, frozen=True):
     what: str
     lost: bool = False
 
+
+MOST_SLOTS: Final = 1 << 27
+"""Blocks times tokens: a pool larger than any that is served, whose ghosts take a gigabyte."""
 
 Item: TypeAlias = Step | Trouble
 
@@ -167,6 +171,8 @@ class Unfold:
 
     def change(self, line: Line) -> Change:
         """What the operation of `line` changed. Raises ValueError for what no cache can have shown."""
+        if line.out is not None:
+            self._check_answer(line)
         if self._adrift:
             return Change(self._changed_tables(line))
         sees = self._sees
@@ -179,6 +185,19 @@ class Unfold:
             None if line.events is msgspec.UNSET else self._replay(cast("Sequence[Taken]", line.events)),
             self._worker_tables(line) if line.worker_tables else {},
         )
+
+    def _check_answer(self, line: Line) -> None:
+        out = line.out
+        if isinstance(out, Grant):
+            for group, source, target in out.copies:
+                if not 0 <= group < self._groups:
+                    raise ValueError(f"it copies in group {group}, but there are {self._groups} groups")
+                self._shown((source, target))
+            self._shown(tuple(out.zeroed))
+            if out.adopted < 0:
+                raise ValueError(f"it adopts {out.adopted} tokens")
+        elif isinstance(out, Hit) and out.tokens < 0:
+            raise ValueError(f"it found {out.tokens} tokens")
 
     def _changed_tables(self, line: Line) -> dict[int, Tables | None]:
         changed: dict[int, Tables | None] = {}
@@ -362,9 +381,28 @@ def _header(path: Path, line: bytes) -> Header:
         header = msgspec.json.decode(line, type=Header)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadTrace(f"line 1 of {path} is damaged: {error}.") from error
-    if header.config.num_blocks < 1 or header.config.block_size < 1:
-        raise BadTrace(f"line 1 of {path} is damaged: its pool has {header.config.num_blocks} blocks of {header.config.block_size} tokens.")
+    wrong = _impossible(header)
+    if wrong:
+        raise BadTrace(f"line 1 of {path} is damaged: {wrong}.")
     return header
+
+
+def _impossible(header: Header) -> str:
+    """Why no cache can have this pool or these groups; empty if one can."""
+    config, groups = header.config, header.capabilities.groups
+    sizes = [config.block_size, *(group.block_size for group in groups if group.block_size is not None)]
+    if config.num_blocks < 1 or min(sizes) < 1:
+        return f"its pool has {config.num_blocks} blocks of {min(sizes)} tokens"
+    if config.num_blocks * max(sizes) > MOST_SLOTS:
+        return f"its pool has {config.num_blocks} blocks of {max(sizes)} tokens, more than the {MOST_SLOTS} slots that can be followed"
+    if not groups:
+        return "it has no group of layers"
+    for group in groups:
+        if group.kind not in ("full", "sliding_window"):
+            return f"it has a group of kind {group.kind}, and only full and sliding_window are judged"
+        if group.kind == "sliding_window" and (group.window is None or group.window < 1):
+            return "it has a sliding window without a length"
+    return ""
 
 
 def _lines_of(path: Path, reader: Reader, part: int) -> Iterator[tuple[int, Line | End | Trouble]]:

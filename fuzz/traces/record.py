@@ -1,6 +1,6 @@
 """Record what a cache does, as a trace that `kvproof audit` judges.
 
-    cache = kvproof.record(MyAdapter(num_blocks=1024, block_size=16), "trace.jsonl", num_blocks=1024, block_size=16)
+    cache = kvproof.record(MyAdapter(num_blocks=1024, block_size=16), "trace.jsonl")
     cache.admit(0, prompt, Namespace())        # every call goes on to the adapter, and becomes a line
     ...
     cache.close()
@@ -82,7 +82,7 @@ def record(
 ) -> RecordingAdapter:
     """Put a recorder before `cache`; use what is returned in its place, and close it at the end.
 
-    `num_blocks` and `block_size` (tokens) are taken from attributes of these names on the adapter, or on its attribute `cache`, where they are not given.
+    `num_blocks` and `block_size` (tokens) are those that the adapter was built with, where they are not given.
     `redact`: write salted digests in place of tokens and namespaces; `salt` makes two recordings comparable, and else is drawn anew. `part_bytes`: begin a new file
     after that many. `target`: how the trace calls the cache. Raises ValueError where the pool is not known, OSError where the file cannot be written.
     """
@@ -92,7 +92,7 @@ def record(
 
 
 def _size(cache: CacheAdapter, name: str, given: int | None) -> int:
-    value = given if given is not None else getattr(cache, name, getattr(getattr(cache, "cache", None), name, None))
+    value = given if given is not None else getattr(cache, "pool_asked_for", {}).get(name)
     if not isinstance(value, int) or value < 1:
         raise ValueError(f"record needs to know {name} of the cache: give {name}=... (1 or more).")
     return value
