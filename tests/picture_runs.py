@@ -8,13 +8,28 @@ from collections.abc import Iterator
 from kvproof.fuzz.programs import PoolConfig, Program
 from kvproof.fuzz.reports.picture.document import GroupShape, Picture, Tree
 from kvproof.fuzz.reports.picture.film import FREE, HELD, Frame, SequenceChange
+from kvproof.fuzz.reports.picture.sources import film_program
 from kvproof.impl.production.adapter import ProductionAdapter
-from kvproof.models.ops import Admit, AnyOp, Append, BeginStep, Commit, EndStep, Extend, Match, Namespace, Release
+from kvproof.models.ops import Admit, AnyOp, Append, BeginStep, Commit, EndStep, Extend, Fork, Match, Namespace, Release
+from kvproof.targets import find_target
 
 SYSTEM_PROMPT = tuple(range(100, 124))
 """Most requests begin with it, so that blocks are shared."""
 
 MOST_RUNNING = 5
+
+
+COPY_NOT_ISSUED = Program(
+    1,
+    "bug:copy-is-not-issued",
+    PoolConfig(2, 2),
+    (Admit(0, (0, 0)), Extend(0, 1), Commit(0), Fork(0, 1), Extend(1, 1), Extend(1, 1)),
+)
+"""Its last operation is never reached."""
+
+
+def film(program: Program, adapter: type | None = None, name: str = "run") -> Picture:
+    return film_program(program, adapter or find_target(program.target), name=name)
 
 
 def serving_program(operations: int, *, seed: int = 0, num_blocks: int = 48, block_size: int = 4, target: str = "production") -> Program:

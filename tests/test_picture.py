@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import picture_runs
 import pytest
-from picture_runs import BreaksLate, serving_program
+from picture_runs import COPY_NOT_ISSUED, BreaksLate, film, serving_program
 from rich.console import Console
 
 from kvproof.cli import main
@@ -31,7 +31,6 @@ from kvproof.fuzz.reports.picture.align import align
 from kvproof.fuzz.reports.picture.document import Document, Picture
 from kvproof.fuzz.reports.picture.film import Film, set_delta, splice, table_delta
 from kvproof.fuzz.reports.picture.html import MOST_PLAIN_BYTES, SCRIPTS, STYLES, html
-from kvproof.fuzz.reports.picture.sources import film_program
 from kvproof.fuzz.reports.picture.stage import Prefixes, Stage
 from kvproof.fuzz.reports.picture.text import show_picture
 from kvproof.fuzz.reports.picture.traces import film_trace
@@ -40,24 +39,12 @@ from kvproof.fuzz.traces.record import record
 from kvproof.impl.checker import read_capabilities
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
 from kvproof.models.observed import Moved
-from kvproof.models.ops import Admit, BeginStep, Commit, EndStep, Extend, Fork, Namespace, op_name
+from kvproof.models.ops import Admit, BeginStep, EndStep, Extend, Namespace, op_name
 from kvproof.open_cli import HOST, handler_of
 from kvproof.properties.lockstep import Lockstep
 from kvproof.targets import find_target
 
 PAGE = Path(filming.__file__).parent / "page"
-
-COPY_NOT_ISSUED = Program(
-    1,
-    "bug:copy-is-not-issued",
-    PoolConfig(2, 2),
-    (Admit(0, (0, 0)), Extend(0, 1), Commit(0), Fork(0, 1), Extend(1, 1), Extend(1, 1)),
-)
-"""Its last operation is never reached."""
-
-
-def film(program: Program, adapter: type | None = None, name: str = "run") -> Picture:
-    return film_program(program, adapter or find_target(program.target), name=name)
 
 
 def data_of(page: bytes) -> dict:
@@ -213,6 +200,9 @@ def test_a_trace_ends_at_the_law_that_it_breaks(tmp_path, capsys):
     assert trace.differences == run.differences
     assert main(["open", str(path), "--text"]) == 1
     assert f"{run.accusation.law} is broken at step {run.accusation.step}" in capsys.readouterr().out
+    failure = tmp_path / "failure.json"
+    failure.write_text(trace.program)
+    assert main(["replay", str(failure), f"{picture_runs.__file__}:BreaksLate"]) == 1
 
 
 def test_a_damaged_trace_is_drawn_up_to_the_damage(tmp_path):

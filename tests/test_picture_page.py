@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from picture_runs import BreaksLate, long_picture, serving_program
-from test_picture import COPY_NOT_ISSUED, film
+from picture_runs import COPY_NOT_ISSUED, BreaksLate, film, long_picture, serving_program
 
 from kvproof.fuzz.programs import PoolConfig, Program
 from kvproof.fuzz.reports.picture.align import align
@@ -668,6 +667,8 @@ def test_a_hundred_thousand_operations(show):
     assert search(page, "release").endswith(f"{expected:,}")
     press(page, "Enter", "Enter")
     page.focus(".map")
+    assert page.get_attribute('[data-do="tall"]', "aria-pressed") == "true", "a long run opens on a part of it, with names"
+    press(page, "r")
     for window in (160, 100_000):
         press(page, "Home")
         page.mouse.move(*place(page, picture, 3, 0.4 * window, (0, window)))

@@ -8,12 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from kvproof.fuzz.audit import Auditor
+from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.reports import wording
+from kvproof.fuzz.reports.picture.differences import Accusation
 from kvproof.fuzz.reports.picture.document import Document, Picture, picture_of
 from kvproof.fuzz.reports.picture.film import Film
-from kvproof.fuzz.reports.picture.sources import Progress, accuse, operation_text
+from kvproof.fuzz.reports.picture.sources import MOST_SOURCE_OPERATIONS, Progress, accuse, operation_text
+from kvproof.fuzz.traces.format import Header
 from kvproof.fuzz.traces.read import Reader, Trouble
+from kvproof.models.ops import AnyOp
 from kvproof.models.spec import Violation
 
 MOST_OPERATIONS: Final = 300_000
@@ -30,11 +36,14 @@ def film_trace(path: Path, *, on_progress: Progress | None = None) -> Picture:
     film = Film(auditor.spec, num_blocks=reader.header.config.num_blocks)
     trouble = note = ""
     last = None
+    ops: list[AnyOp] = []
     for item in reader:
         trouble = item.what if isinstance(item, Trouble) else auditor.judge(item)
         if trouble or isinstance(item, Trouble):
             break
         last = item
+        if len(ops) <= MOST_SOURCE_OPERATIONS:
+            ops.append(item.op)
         film.take(item.op, operation_text(item.op), wording.answer(item.op, item.outcome), item.free)
         if auditor.breach is not None:
             break
@@ -50,7 +59,15 @@ def film_trace(path: Path, *, on_progress: Progress | None = None) -> Picture:
     elif auditor.breach is not None and last is not None:
         breach = auditor.breach
         accuse(picture, film, Violation(breach.law, breach.operation, breach.reason), last.op, last.outcome)
+    if len(ops) <= MOST_SOURCE_OPERATIONS:
+        picture.program = _program(reader.header, ops, picture.accusation)
     return picture
+
+
+def _program(header: Header, ops: list[AnyOp], accused: Accusation | None) -> str:
+    """What the trace recorded, as a failure file. It is no test: where the adapter of its target lies, a trace does not know."""
+    violation = Violation(accused.law, accused.step, accused.reason) if accused else None
+    return msgspec.json.encode(Program(FORMAT, header.target, header.config, tuple(ops), violation=violation)).decode()
 
 
 def trace_document(path: Path, *, on_progress: Progress | None = None) -> Document:

@@ -30,8 +30,8 @@ class App {
       out: () => this.zoom(0.5, this.time + 0.5),
       fit: () => this.fit(),
       tall: () => this.growRows(),
-      copy: () => this.copy(this.lanes[0].movie.picture.source, "as a test"),
-      link: () => this.copy(location.href, "link"),
+      copy: () => this.copy(this.lanes[0].movie.picture.source || this.lanes[0].movie.picture.program, "the program"),
+      link: () => this.copy(location.href, "the link"),
       theme: () => this.changeTheme(),
       help: () => byId("help").showModal(),
     };
@@ -46,7 +46,6 @@ class App {
     this.times = Math.max(1, this.comparing ? pairs.length : shown[0].frames.length);
     this.view = { from: 0, to: this.times > LONG_RUN ? FIRST_WINDOW : this.times };
     this.chosen = null;
-    this.tall = false;
     this.lanes = [];
     shown.forEach((picture, index) => this.lanes.push(new Lane(this, new Movie(picture), index)));
     byId("list").replaceChildren();
@@ -59,6 +58,7 @@ class App {
     byId("of").textContent = `of ${thousands(this.times)}`;
     tellFacts(this);
     this.list.fit();
+    this.growRows(this.times > LONG_RUN);
   }
 
   // -- time -------------------------------------------------------------------------------------------------------------------------------
@@ -150,10 +150,9 @@ class App {
   }
 
   /** Rows that are tall enough for names, or all blocks in sight. */
-  growRows() {
-    this.tall = !this.tall;
-    const button = document.querySelector('[data-do="tall"]');
-    button.setAttribute("aria-pressed", String(this.tall));
+  growRows(tall = !this.tall) {
+    this.tall = tall;
+    document.querySelector('[data-do="tall"]').setAttribute("aria-pressed", String(tall));
     for (const lane of this.lanes) {
       lane.map.resize();
       const block = this.chosen && this.chosen.lane === lane ? this.chosen.block : lane.movie.accusedBlocks[0];
@@ -222,7 +221,7 @@ class App {
       document.execCommand("copy");
       area.remove();
     }
-    this.say(`Copied the ${what}.`);
+    this.say(`Copied ${what}.`);
     const toast = h("div", { class: "toast" }, `Copied: ${what}`);
     document.body.append(toast);
     setTimeout(() => toast.remove(), 1400);

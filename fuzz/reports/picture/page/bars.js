@@ -53,10 +53,10 @@ function runWords(run, i, block, width) {
   return width < 84 ? name : `${name} ${holder}`;
 }
 
-/** The state of a run in words. */
-function runState(run, i) {
+/** The state of a run in words. `who`: how a sequence is called. */
+function runState(run, i, who = "sequence ") {
   const state = run.state[i];
-  const held = state === HELD ? ` by sequence ${run.holder[i]}` : state === SHARED ? ` by sequence ${run.holder[i]} and others` : "";
+  const held = state === HELD ? ` by ${who}${run.holder[i]}` : state === SHARED ? ` by ${who}${run.holder[i]} and others` : "";
   const count = run.count[i] ? `, count ${run.count[i]}` : "";
   return `${STATE_WORDS[state]}${held}${count}`;
 }

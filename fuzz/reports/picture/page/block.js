@@ -31,7 +31,7 @@ function historyItem(app, lane, block, i, now) {
   const swatch = h("i", { class: "swatch", "aria-hidden": "true" });
   swatch.style.background = css(cellColour(themeColours(), run.state[i], run.holder[i]));
   const go = h("button", { type: "button", onclick: () => app.go(lane.timeOf(run.at[i])) }, label);
-  return h("li", { class: now ? "now" : "", "aria-current": now ? "step" : null }, swatch, go, h("b", {}, blockName(block, run.generation[i])), " ", runState(run, i));
+  return h("li", { class: now ? "now" : "", "aria-current": now ? "step" : null }, swatch, go, h("b", {}, blockName(block, run.generation[i])), " ", runState(run, i, "s"));
 }
 
 /** The next (or last) row at which a block changes, -1 where there is none. */

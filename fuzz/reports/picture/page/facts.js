@@ -37,17 +37,17 @@ function differencesTable(differences) {
 
 function programPanel(app) {
   const panels = app.lanes
-    .filter((lane) => lane.movie.picture.source)
+    .filter((lane) => lane.movie.picture.program)
     .map((lane) => {
       const { source, program, name } = lane.movie.picture;
       const title = app.comparing ? `The program of ${name}` : "The program";
-      return h("section", {}, h("h2", {}, title), copyable(app, "as a test that stands alone", source), program ? copyable(app, "as a failure file", program, false) : null);
+      return h("section", {}, h("h2", {}, title), source ? copyable(app, "as a test that stands alone", source) : null, copyable(app, "as a failure file", program, !source));
     });
   return panels;
 }
 
 function copyable(app, title, text, open = true) {
-  const button = h("button", { type: "button", class: "copy", onclick: () => app.copy(text, title) }, "Copy");
+  const button = h("button", { type: "button", class: "copy", onclick: () => app.copy(text, `the program ${title}`) }, "Copy");
   button.setAttribute("aria-label", `Copy the program ${title}`);
   return h("details", { class: "copyable", open }, h("summary", {}, title), button, h("pre", { tabindex: "0" }, h("code", {}, text)));
 }

@@ -304,12 +304,11 @@ class BlockMap {
     this.app.say(this.words(block, this.app.time));
   }
 
-  /** Scroll so that a block is in sight. */
+  /** Scroll so that a block is in sight: to the middle, where it is not. */
   show(block) {
     const top = block * this.rowHeight;
     const room = this.height - AXIS - this.rowHeight;
-    if (top < this.element.scrollTop) this.element.scrollTop = top;
-    else if (top > this.element.scrollTop + room) this.element.scrollTop = top - room;
+    if (top < this.element.scrollTop || top > this.element.scrollTop + room) this.element.scrollTop = top - room / 2;
   }
 }
 
