@@ -282,6 +282,16 @@ CASES: Final[tuple[Case, ...]] = (
         _NAMESPACE,
     ),
     Case(
+        "swap-abort",
+        "a sequence that is swapped out cannot be let go of while prefixes are cached",
+        "found by this run",
+        "vllm[v0-swap]==0.8.5",
+        "",
+        (),
+        crash="KeyError",
+        small=True,
+    ),
+    Case(
         "media-salt",
         "the identifiers of media and tenants' salts collide in a key",
         "vllm-project/vllm#44701",
