@@ -28,6 +28,7 @@ SMALL = {
     "transformers[sectors]==5.24.0": set(),
     "vllm[drafting]==0.9.0.1": set(),
     "vllm[full]==0.8.5": set(),
+    "vllm[events]==0.11.1": {"hit-same-namespace"},
     "vllm[remote]==0.16.0": set(),
     "vllm[sharded]==0.11.1": {"hit-same-namespace"},
     "vllm[v0]==0.8.5": set(),
@@ -46,7 +47,7 @@ NIGHTLY = {
 }
 """The same for those that take hundreds of megabytes to fetch."""
 
-PROGRAMS = 60
+PROGRAMS = 40
 
 
 def fetched(target: str) -> None:

@@ -270,7 +270,7 @@ def test_what_lies_outside_the_real_modules_is_not_real(tmp_path):
 EXEMPT: dict[str, str] = {
     "vllm[paused]": "it exists for one case of the zoo, B19",
     "vllm[remote-send]": "it exists for one case of the zoo, B26",
-    "vllm[v0-swap]": "it exists for one case of the zoo, B07",
+    "vllm[v0-swap]": "it exists for two cases of the zoo, B07 and swap-abort",
     "vllm[v0-same-tick]": "it exists for one case of the zoo, B08",
 }
 """Variants that no test of tests/test_engines.py exercises, and why."""

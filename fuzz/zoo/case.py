@@ -84,7 +84,8 @@ class Outcome(msgspec.Struct, frozen=True):
             return f"{self.case.faulty}: {self.faulty.error}"
         if not self.caught:
             broken = ", ".join(self.faulty.laws) or "no law"
-            return f"{self.case.faulty} was not caught by {' or '.join(self.case.laws)}: {broken} broke in {self.faulty.programs} programs"
+            wanted = " or ".join(self.case.laws) or self.case.crash
+            return f"{self.case.faulty} was not caught by {wanted}: {broken} broke in {self.faulty.programs} programs"
         if self.fixed is None:
             return ""
         if self.fixed.error:

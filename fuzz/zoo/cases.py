@@ -245,6 +245,17 @@ CASES: Final[tuple[Case, ...]] = (
         small=True,
     ),
     Case(
+        "events-adapter",
+        "a block of a request with an adapter cannot be announced",
+        "found by this run",
+        "vllm[events]==0.10.2",
+        "vllm[events]==0.11.1",
+        (),
+        also=_NAMESPACE,
+        crash="'LoRARequest' object has no attribute 'id'",
+        small=True,
+    ),
+    Case(
         "fork-leak",
         "a fork that finds no room leaves references behind",
         "found by this run",
@@ -252,7 +263,6 @@ CASES: Final[tuple[Case, ...]] = (
         "transformers==5.14.0",
         ("failure-changes-nothing",),
         also=("no-spurious-exhaustion",),
-        small=True,
     ),
     Case(
         "last-block",
@@ -270,6 +280,16 @@ CASES: Final[tuple[Case, ...]] = (
         "vllm==0.7.0",
         "vllm==0.8.3",
         _NAMESPACE,
+    ),
+    Case(
+        "swap-abort",
+        "a sequence that is swapped out cannot be let go of while prefixes are cached",
+        "found by this run",
+        "vllm[v0-swap]==0.8.5",
+        "",
+        (),
+        crash="KeyError",
+        small=True,
     ),
     Case(
         "media-salt",

@@ -32,7 +32,7 @@ MAX_CACHE_BYTES: Final = 512 * 2**20
 PIP_SECONDS: Final = 1800
 """How long pip may take; the largest wheels have 500 MB."""
 
-PLATFORMS: Final = ("manylinux1", "manylinux2014", "manylinux_2_17", "manylinux_2_28", "manylinux_2_31", "manylinux_2_34", "manylinux_2_35")
+PLATFORMS: Final = ("manylinux1", "manylinux2010", "manylinux2014", *(f"manylinux_2_{minor}" for minor in range(17, 42)))
 """Wheels are taken for Linux on x86-64 wherever kvproof runs: only their Python files are used."""
 
 MANIFEST: Final = "kvproof.json"

@@ -55,7 +55,9 @@ class Surface:
 
     # -- building ---------------------------------------------------------------------------------------------------------------------------------
 
-    def manager(self, groups: Sequence[Group], num_blocks: int, block_size: int, *, caching: bool, ranks: int = 1) -> Any:
+    def manager(
+        self, groups: Sequence[Group], num_blocks: int, block_size: int, *, caching: bool, ranks: int = 1, events: bool = False
+    ) -> Any:
         """A KVCacheManager, or its ancestor of the same name. A block of `block_size` tokens is spread over `ranks` of decode context parallelism."""
         offered: dict[str, Any] = {
             "max_model_len": MODEL_TOKENS,
@@ -63,6 +65,7 @@ class Surface:
             "hash_block_size": block_size,
             "enable_caching": caching,
             "dcp_world_size": ranks,
+            "enable_kv_cache_events": events,
             "block_size": block_size,
             "num_gpu_blocks": num_blocks,
             "sliding_window": groups[0].window,

@@ -222,18 +222,12 @@ class Cached(Plain):
 
 
 class Swapping(Cached):
-    """With prefix caching and swap. Letting go of what is swapped out is refused, since it raises a KeyError in every release."""
+    """With prefix caching and swap."""
 
     @classmethod
     def capabilities(cls) -> Capabilities:
         """Those of `v0`, and swap."""
         return msgspec.structs.replace(super().capabilities(), swap=True)
-
-    def release(self, seq: int, reason: ReleaseReason) -> None:
-        """`free`."""
-        if self.requests[seq].swapped:
-            raise Refused("V0 cannot let go of a sequence that is swapped out while prefixes are cached")
-        super().release(seq, reason)
 
 
 class SameTick(Cached):

@@ -31,6 +31,7 @@ class Full(CacheAdapter):
 
     groups: ClassVar[Sequence[Group]] = (Group(),)
     caching: ClassVar[bool] = True
+    events: ClassVar[bool] = False
     ranks: ClassVar[int] = 1
     """Over how many ranks of decode context parallelism a block is spread."""
     unscheduled_drafts: ClassVar[int] = 0
@@ -39,7 +40,7 @@ class Full(CacheAdapter):
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         self.surface = surface()
         self.hashed_tokens = self.surface.hashed_tokens(block_size, self.ranks)
-        self.manager = self.surface.manager(self.groups, num_blocks, block_size, caching=self.caching, ranks=self.ranks)
+        self.manager = self.surface.manager(self.groups, num_blocks, block_size, caching=self.caching, ranks=self.ranks, events=self.events)
         self.nulls = self.surface.null_blocks(self.manager)
         self.requests: dict[int, Any] = {}
         self.passes: dict[int, tuple[int, tuple[int, ...]]] = {}
