@@ -173,7 +173,9 @@ def _judge_greedy(oracle: Contiguous, request: Request, answer: Answer) -> None:
     rows = _rows(oracle, request, answer.tokens)
     for place, (row, token) in enumerate(zip(rows, answer.tokens, strict=True)):
         behind = float(row.max() - row[token])
-        assert behind <= 2 * oracle.tolerance, f"token {place} of the answer to {request} is {token}, {behind:.2g} behind {int(row.argmax())}"
+        assert behind <= 2 * oracle.tolerance, (
+            f"token {place} of the answer to {request} is {token}, {behind:.2g} behind {int(row.argmax())}"
+        )
 
 
 def _judge_beams(oracle: Contiguous, request: Request, answers: Sequence[Answer]) -> None:
@@ -187,7 +189,9 @@ def _judge_beams(oracle: Contiguous, request: Request, answers: Sequence[Answer]
     wanted = [beam[1] for beam in _beam_search(oracle, request)]
     assert len(answers) == len(wanted)
     for answer, score in zip(answers, wanted, strict=True):
-        assert answer.score >= score - slack, f"a beam of {request} has the score {answer.score:.6f}, the contiguous search found {score:.6f}"
+        assert answer.score >= score - slack, (
+            f"a beam of {request} has the score {answer.score:.6f}, the contiguous search found {score:.6f}"
+        )
 
 
 def _rows(oracle: Contiguous, request: Request, tokens: tuple[int, ...]) -> Any:  # noqa: ANN401 -- a tensor
