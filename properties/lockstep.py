@@ -82,6 +82,8 @@ class Lockstep:
         try:
             outcome = self.cache.do(op)
         except Differs as differs:
+            if self.trace is not None:
+                self.trace.append(Step(op, Raised("Differs"), self._observe(op, None)))  # type: ignore[arg-type]
             raise LawBroken(Violation(SERVED, spec.step, str(differs))) from differs
         except Raises as error:
             if not spec.exhausted(op):
