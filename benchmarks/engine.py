@@ -1,6 +1,6 @@
 """How far apart rounding and faults are: the largest error of a logit in random schedules of the sound engine, and the smallest that a seeded fault makes.
 
-    python benchmarks/engine.py [--programs 200]
+python benchmarks/engine.py [--programs 200]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kvproof.properties.lockstep import run
 
 
 def main() -> None:
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int, default=200, help="random programs for each variant")
     programs = parser.parse_args().programs

@@ -1,6 +1,6 @@
 """Serve a few requests with the engine, and look at what the cache did. Needs `pip install 'kvproof[kernels]'`.
 
-    python examples/serve_a_batch.py
+python examples/serve_a_batch.py
 """
 
 from kvproof.impl.engine.config import ModelConfig

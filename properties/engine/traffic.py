@@ -173,9 +173,7 @@ def _judge_greedy(oracle: Contiguous, request: Request, answer: Answer) -> None:
     rows, tolerance = _rows(oracle, request, answer.tokens), oracle.tolerance((*request.prompt, *answer.tokens))
     for place, (row, token) in enumerate(zip(rows, answer.tokens, strict=True)):
         behind = float(row.max() - row[token])
-        assert behind <= 2 * tolerance, (
-            f"token {place} of the answer to {request} is {token}, {behind:.2g} behind {int(row.argmax())}"
-        )
+        assert behind <= 2 * tolerance, f"token {place} of the answer to {request} is {token}, {behind:.2g} behind {int(row.argmax())}"
 
 
 def _judge_beams(oracle: Contiguous, request: Request, answers: Sequence[Answer]) -> None:
