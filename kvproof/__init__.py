@@ -8,7 +8,7 @@ from kvproof.impl.adapter import CacheAdapter
 from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
 from kvproof.models.capabilities import Capabilities, Group
 from kvproof.models.ops import Namespace
-from kvproof.models.outcomes import Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
+from kvproof.models.outcomes import Differs, Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
 
 if TYPE_CHECKING:
     from kvproof.cache import cache_tests, kernel_tests
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CacheAdapter",
     "Capabilities",
+    "Differs",
     "Event",
     "Grant",
     "Group",

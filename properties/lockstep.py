@@ -22,7 +22,7 @@ import msgspec
 
 from kvproof.impl.checker import AdapterFault, Checked, Hung, Raises, read_capabilities
 from kvproof.models.capabilities import Capabilities
-from kvproof.models.ops import Admit, AnyOp, BeginStep, EndStep, Extend, Fork, Op, Release, op_name
+from kvproof.models.ops import Admit, AnyOp, BeginStep, Commit, EndStep, Extend, Fork, Op, Release, op_name
 from kvproof.models.outcomes import Differs
 from kvproof.models.spec import ContractBroken, Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec, Violation
 from kvproof.models.state import Seen, Tables
@@ -80,10 +80,12 @@ class Lockstep:
             return False
         self.ops.append(op)
         _WATCH.beats += 1
-        compared = len(spec.steps[op.step]) if self.capabilities.tensors and isinstance(op, EndStep) else 0
+        compared = self._compared(op)
         try:
             outcome = self.cache.do(op)
         except Differs as differs:
+            if self.trace is not None:
+                self.trace.append(Step(op, Raised("Differs"), self._observe(op, None)))  # type: ignore[arg-type]
             raise LawBroken(Violation(SERVED, spec.step, str(differs))) from differs
         except Raises as error:
             if not spec.exhausted(op):
@@ -104,6 +106,14 @@ class Lockstep:
             spec.exercised[SERVED] += compared
         self.last_seen, self.last_outcome = seen, outcome
         return True
+
+    def _compared(self, op: Op) -> int:
+        """How many passes `op` ends, whose tensors the adapter compares if it has any."""
+        if not self.capabilities.tensors:
+            return 0
+        if isinstance(op, EndStep):
+            return len(self.spec.steps[op.step])
+        return int(isinstance(op, Commit) and not self.capabilities.steps)
 
     def _died_of_exhaustion(self, op: Op, error: Raises) -> NoReturn:
         """An exception where the pool really had no room: if it left its mark on the cache, that is a law of the cache; else the adapter's fault."""

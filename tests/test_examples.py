@@ -52,6 +52,16 @@ def test_replay_as_a_library():
     ]
 
 
+def test_a_batch_is_served_as_the_page_shows():
+    pytest.importorskip("torch")
+    page = (ROOT / "docs/engine.md").read_text(encoding="utf-8")
+    shown = page.partition("$ python examples/serve_a_batch.py\n")[2].partition("```")[0]
+    ran = python("examples/serve_a_batch.py")
+
+    assert ran.stderr == ""
+    assert [line.rstrip() for line in ran.stdout.splitlines()] == shown.splitlines()
+
+
 def test_one_line_in_pytest(tmp_path):
     ran = python(
         "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "it"), "--kv-budget", "1", "examples/test_my_cache.py"

@@ -6,18 +6,19 @@ import signal
 import threading
 import time
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import DoubleFree, Faulty, Hanging, Refusing, Silent, Toy
 from toys_more import Everything, Raising, RaisingAgain, RaisingHalfway, Stepping, Swallowing
 
-from kvproof import Capabilities, Grant, Hit, Snapshot
+from kvproof import Capabilities, Differs, Grant, Hit, Snapshot
 from kvproof.impl.checker import AdapterFault, Hung
 from kvproof.impl.production.adapter import ProductionAdapter
 from kvproof.models.ops import Admit, Append, BeginStep, Commit, EndStep, Extend, Fork, Match, Release, Truncate
 from kvproof.properties import strategies
-from kvproof.properties.lockstep import LawBroken, Lockstep, run, time_limit
+from kvproof.properties.lockstep import SERVED, LawBroken, Lockstep, run, time_limit
 
 POOL = {"num_blocks": 4, "block_size": 2}
 PROGRAM = [Admit(0, (1, 2, 3)), Extend(0, 3), Commit(0), Append(0, (4,)), Extend(0, 1), Commit(0), Release(0)]
@@ -439,3 +440,44 @@ def test_an_adapter_fault_ends_the_lockstep_as_an_exception():
     driven.do(Admit(0, (1,)))
     with pytest.raises(AdapterFault, match=r"must return kvproof\.Grant"):
         driven.do(Extend(0, 1))
+
+
+# -- adapters with tensors ------------------------------------------------------------------------------------------------------------------------
+
+
+class Numbers(Toy):
+    """Compares something after each pass; the second is wrong."""
+
+    @classmethod
+    def capabilities(cls):
+        return msgspec.structs.replace(super().capabilities(), tensors=True)
+
+    def commit(self, seq, accepted):
+        super().commit(seq, accepted)
+        if self.computed[seq] == 4:
+            raise Differs("position 3 is off by 0.5")
+
+
+class Unclaimed(Numbers):
+    """Says so without a claim."""
+
+    capabilities = Toy.capabilities
+
+
+def test_wrong_numbers_break_the_law_that_only_the_adapter_can_judge():
+    result = run(PROGRAM, Numbers, **POOL, keep_trace=True)
+    assert result.violation is not None
+    assert (result.violation.law, result.violation.step, result.violation.reason) == (SERVED, 5, "position 3 is off by 0.5")
+    assert result.exercised[SERVED] == 1
+    assert len(result.trace) == len(result.ran) == 6
+
+
+def test_right_numbers_are_counted_pass_by_pass():
+    result = run(PROGRAM[:3], Numbers, **POOL)
+    assert result.ok
+    assert result.exercised[SERVED] == 1
+    assert run(PROGRAM[:3], Toy, **POOL).exercised[SERVED] == 0
+
+
+def test_whoever_compares_tensors_claims_it():
+    assert run(PROGRAM, Unclaimed, **POOL).fault == "commit(0, 0) raised Differs; claim the capability tensors, or do not raise it."

@@ -1,5 +1,6 @@
 """Finding the adapter that a name means, and saying what is wrong with one that means none."""
 
+import subprocess
 import sys
 
 import pytest
@@ -92,7 +93,7 @@ def test_file_whose_name_is_taken(place):
         ("prodution", "did you mean production?"),
         (
             "zzz",
-            "or one of production, production-hybrid, production-sync, kernels, kernels-torch, kernels-paged, kernels-paged-torch, kernels-vllm, kernels-vllm-decode, kernels-sglang.",
+            "or one of production, production-hybrid, production-sync, engine, kernels, kernels-torch, kernels-paged, kernels-paged-torch, kernels-vllm, kernels-vllm-decode, kernels-sglang.",
         ),
         ("kv.py", "names no class; write kv.py:Adapter"),
         ("kv.py:", "names no class; write kv.py:Adapter"),
@@ -157,3 +158,12 @@ def test_seeded_bugs_without_a_registry(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
     assert "this installation has no kvproof.fuzz.bugs" in complaint("bug:leak")
+
+
+def test_without_torch_the_engine_says_what_to_install():
+    code = "import sys; sys.modules['torch'] = None; from kvproof.cli import main; sys.exit(main(['check', 'engine']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "torch, which is not installed; run `pip install 'kvproof[kernels]'`" in done.stderr

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import isnan
 from typing import ClassVar
 
 import msgspec
@@ -162,14 +163,19 @@ class EngineAdapter(ProductionAdapter):
         expected = self.oracle.logits(wanted.tokens, wanted.adapter)[wanted.start :]
         if logits.shape != expected.shape:
             raise Differs(f"the pass of sequence {seq} gave logits of {len(logits)} tokens; {len(expected)} tokens were to be computed")
+        tolerance = self.oracle.tolerance(wanted.tokens, wanted.adapter)
         errors = (logits.double() - expected).abs().amax(-1)
         for row, error in enumerate(errors.tolist()):
-            if not error <= self.oracle.tolerance:
+            if not error <= tolerance:
                 position = wanted.start + row
+                wrong = (
+                    "are NaN, as if a slot had been read that was never written"
+                    if isnan(error)
+                    else f"differ by {error:.2g} from those of the contiguous model, where {tolerance:.2g} is lawful"
+                )
                 raise Differs(
-                    f"sequence {seq}, position {position} (token {wanted.tokens[position]}): the logits of its pass over positions {wanted.start} to"
-                    f" {len(wanted.tokens) - 1} are off by {error:.2g} from those of the contiguous model, where {self.oracle.tolerance:.2g} is"
-                    " lawful"
+                    f"sequence {seq}, position {position} (token {wanted.tokens[position]}): the logits of its pass over positions {wanted.start}"
+                    f" to {len(wanted.tokens) - 1} {wrong}"
                 )
 
     def swap_out(self, seq: int) -> bool:

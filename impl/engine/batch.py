@@ -56,7 +56,7 @@ class Batch:
 
     def split(self, rows: Tensor) -> dict[int, Tensor]:
         """The rows of each sequence."""
-        parts = rows.split([len(work.tokens) for work in self.passes])
+        parts = torch.split(rows, [len(work.tokens) for work in self.passes])
         return {work.seq: part for work, part in zip(self.passes, parts, strict=True)}
 
 

@@ -36,7 +36,9 @@ class ModelConfig:
         if self.q_heads % self.kv_heads:
             raise ValueError(f"{self.q_heads} query heads cannot share {self.kv_heads} key heads evenly; make one a multiple of the other")
         if self.layers % len(self.windows):
-            raise ValueError(f"{self.layers} layers do not fall into {len(self.windows)} equal groups; groups share the memory of their blocks")
+            raise ValueError(
+                f"{self.layers} layers do not fall into {len(self.windows)} equal groups; groups share the memory of their blocks"
+            )
         if (self.rotary if self.latent else self.head_size) % 2:
             raise ValueError("rotary position embedding turns pairs of elements; give it an even number")
         if self.latent and (self.storage != "plain" or self.windows != (None,)):

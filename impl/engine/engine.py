@@ -147,5 +147,6 @@ class Engine:
 
 
 def adapter_of(namespace: Mapping[str, str | None] | None) -> str:
-    """The name of what a namespace makes of the model: all its fields, since unequal ones must not share."""
-    return repr(sorted((field, value) for field, value in namespace.items() if value is not None)) if any((namespace or {}).values()) else ""
+    """The name of what a namespace makes of the model: all its fields, since requests that differ in one must not share."""
+    fields = sorted((field, value) for field, value in (namespace or {}).items() if value is not None)
+    return repr(fields) if fields else ""

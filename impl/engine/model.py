@@ -9,6 +9,7 @@ queries and outputs instead of into every stored token.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -43,23 +44,21 @@ class Transformer:
         angles = turns(positions, config)
         for layer in range(config.layers):
             normed = normalised(x)
-            if config.latent:
-                x = x + self._latent(layer, normed, angles, attention)
-            else:
-                x = x + self._heads(layer, normed, angles, attention)
+            attend = self._latent if config.latent else self._heads
+            x = x + attend(layer, normed, angles, attention)
             x = x + torch.nn.functional.silu(normalised(x) @ weights[f"up{layer}"]) @ weights[f"down{layer}"]
         return normalised(x) @ weights["out"]
 
     def _heads(self, layer: int, x: Tensor, angles: Tensor, attention: Attention) -> Tensor:
         size = self.config.head_size
-        query, key, value = (self._project(name, layer, x).unflatten(-1, (-1, size)) for name in ("query", "key", "value"))
+        query, key, value = (self._project(name, layer, x).reshape(len(x), -1, size) for name in ("query", "key", "value"))
         return self._project("merge", layer, attention(layer, turned(query, angles), turned(key, angles), value).flatten(1))
 
     def _latent(self, layer: int, x: Tensor, angles: Tensor, attention: Attention) -> Tensor:
         config = self.config
-        query = self._project("query", layer, x).unflatten(-1, (config.q_heads, -1))
-        plain, turning = query.split([config.head_size, config.rotary], -1)
-        latent, carrier = self._project("latent", layer, x).split([config.latent, config.rotary], -1)
+        query = self._project("query", layer, x).reshape(len(x), config.q_heads, -1)
+        plain, turning = torch.split(query, [config.head_size, config.rotary], -1)
+        latent, carrier = torch.split(self._project("latent", layer, x), [config.latent, config.rotary], -1)
         key = torch.cat([normalised(latent), turned(carrier.unsqueeze(1), angles).squeeze(1)], -1).unsqueeze(1)
         absorbed = torch.einsum("rhd,lhd->rhl", plain, self.weights[f"key_of_latent{layer}"])
         query = torch.cat([absorbed, turned(turning, angles)], -1)
@@ -77,7 +76,7 @@ def random_weights(config: ModelConfig) -> dict[str, Tensor]:
     hidden, heads, size = config.hidden, config.q_heads, config.head_size
 
     def matrix(rows: int, *columns: int) -> Tensor:
-        return torch.randn(rows, *columns, generator=generator) * rows**-0.5
+        return torch.randn(rows, *columns, generator=generator) / math.sqrt(rows)
 
     weights = {"embedding": torch.randn(DIGITS, config.vocabulary, hidden, generator=generator), "out": matrix(hidden, config.vocabulary)}
     weights["embedding"][1:, 0] = 0  # Leading zeros are the same for all small tokens, and would drown what tells them apart.

@@ -42,7 +42,5 @@ def best_continuations(scores: Sequence[float], logits: Sequence[Tensor], beams:
     found = []
     for parent, (score, row) in enumerate(zip(scores, logits, strict=True)):
         top = row.log_softmax(-1).topk(min(beams, len(row)))
-        found += [
-            Continuation(parent, int(token), score + float(value)) for value, token in zip(top.values, top.indices, strict=True)
-        ]
+        found += [Continuation(parent, int(token), score + float(value)) for value, token in zip(top.values, top.indices, strict=True)]
     return sorted(found, key=lambda continuation: -continuation.score)[:beams]

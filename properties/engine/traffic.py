@@ -170,17 +170,15 @@ def judge(traffic: Traffic, served: Served) -> None:
 def _judge_greedy(oracle: Contiguous, request: Request, answer: Answer) -> None:
     """Each token is the most likely one, up to what a lawful error may turn round."""
     assert len(answer.tokens) == request.new_tokens
-    rows = _rows(oracle, request, answer.tokens)
+    rows, tolerance = _rows(oracle, request, answer.tokens), oracle.tolerance((*request.prompt, *answer.tokens))
     for place, (row, token) in enumerate(zip(rows, answer.tokens, strict=True)):
         behind = float(row.max() - row[token])
-        assert behind <= 2 * oracle.tolerance, (
-            f"token {place} of the answer to {request} is {token}, {behind:.2g} behind {int(row.argmax())}"
-        )
+        assert behind <= 2 * tolerance, f"token {place} of the answer to {request} is {token}, {behind:.2g} behind {int(row.argmax())}"
 
 
 def _judge_beams(oracle: Contiguous, request: Request, answers: Sequence[Answer]) -> None:
     """Each score is that of its tokens, no two beams are the same, and no beam of the contiguous search is better."""
-    slack = 2 * oracle.tolerance * request.new_tokens
+    slack = 2 * request.new_tokens * max(oracle.tolerance((*request.prompt, *answer.tokens)) for answer in answers)
     assert len({answer.tokens for answer in answers}) == len(answers), f"two beams of {request} are the same"
     for answer in answers:
         rows = _rows(oracle, request, answer.tokens).log_softmax(-1)

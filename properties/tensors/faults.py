@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import torch
@@ -47,7 +48,7 @@ class ForgetsCopies(RowWorker):
 
     def run(self, plan: StepPlan, batch: Batch | None) -> Logits:
         """The pass alone."""
-        return self.forward(batch) if batch is not None else {}
+        return super().run(replace(plan, copies=()), batch)
 
 
 @fault("copies-leave-the-first-slot")

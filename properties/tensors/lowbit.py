@@ -294,7 +294,7 @@ class LowBitAdapter(AttentionAdapter):
         assert isinstance(wanted, LowBitWanted | LowBitLook)
         done = min(wanted.quantised, len(rows.key))
         key = torch.cat([*(rounded(rows.key[at : at + GROUP], 0) for at in range(0, done, GROUP)), rows.key[done:]])
-        value = rows.value[:done].unflatten(-1, (-1, CHANNELS))
+        value = rows.value[:done].reshape(done, rows.value.shape[1], -1, CHANNELS) if done else rows.value[:0, ..., None]
         return Rows(key, torch.cat([rounded(value, -1).flatten(-2), rows.value[done:]]), rows.query)
 
 

@@ -34,7 +34,7 @@ def rows_of(config: ModelConfig, layer: int, tokens: Sequence[int], start: int, 
     known = tuple(tokens)
     rows = torch.stack([_row(layer, known[: position + 1], adapter, sizes) for position in range(start, len(known))])
     heads = config.stored_heads
-    key, value, query = rows.split([heads, heads, config.q_heads], 1)
+    key, value, query = torch.split(rows, [heads, heads, config.q_heads], 1)
     return Rows(key, key[..., : config.latent] if config.latent else value, query)
 
 
