@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kvproof.models.layouts import blocks_for, window_low
-from kvproof.models.observed import Entry
+from kvproof.models.observed import UNMOVED, Entry
 from kvproof.models.state import Pass, Sequence
 
 if TYPE_CHECKING:
@@ -54,30 +54,29 @@ class Agenda:
         """A new operation was observed."""
         observed = spec.seen
         change = observed.last
-        self.entries.clear()
-        self.entries.update(observed.listed)
-        self.entries.update(entry for entry, _ in observed.unlisted)
-        self.shared.clear()
-        self.shared.update(observed.listed)
+        for places in (self.entries, self.shared, self.unpinned, self.settled):
+            places.clear()
         self.launched.clear()
         self.finished.clear()
-        self.unpinned.clear()
-        self.settled.clear()
-        self.settled.update(observed.relisted)
-        self.counts |= observed.relisted
-        self.places |= observed.relisted
+        if observed.relisted:
+            self.entries.update(observed.listed)
+            self.entries.update(entry for entry, _ in observed.unlisted)
+            self.shared.update(observed.listed)
+            self.settled |= observed.relisted
+            self.counts |= observed.relisted
+            self.places |= observed.relisted
         if change.refcounts:
             self.counts.update(change.refcounts)
-        if change.free:
+        if change.free is not None and change.free is not UNMOVED:
             self.places.update(change.free.joined, change.free.left)
             self.settled.update(change.free.joined)
-        if change.retiring:
+        if change.retiring is not None and change.retiring is not UNMOVED:
             self.places.update(change.retiring.joined)
-        if change.cached:
+        if change.cached is not None and change.cached is not UNMOVED:
             self.matchable.update(change.cached.joined)
             self.settled.update(change.cached.joined)
             self.told.update(change.cached.joined, change.cached.left)
-        if change.events:
+        if change.events is not None and change.events is not UNMOVED:
             self.told.update(change.events.joined, change.events.left)
 
     def grown(self, spec: Spec, sequence: Sequence, low: int) -> None:

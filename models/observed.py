@@ -188,11 +188,12 @@ class Observed:
     def take(self, change: Change) -> None:
         """The cache is now as `change` says."""
         self.before, self.last = self.last, change
-        self.was.clear()
-        self.listed.clear()
-        self.unlisted.clear()
-        for blocks in (self.relisted, self.newly_held, self.orphaned):
-            blocks.clear()
+        if self.was:
+            self.was.clear()
+            self.listed.clear()
+            self.unlisted.clear()
+            for blocks in (self.relisted, self.newly_held, self.orphaned):
+                blocks.clear()
         for seq, tables in change.tables.items():
             self._replace(seq, tables)
         self.books.take(change)
