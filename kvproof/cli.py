@@ -182,8 +182,8 @@ OP_SECONDS: Final[Callable[[Any], Any]] = click.option(
 def cli(ctx: click.Context) -> int:
     """Prove that a paged KV cache, or the kernels that read and write it, keep their promises.
 
-    A TARGET is module:Class, path/to/file.py:Class, a name that kvproof brings along (production, engine, kernels, ...; `kvproof targets` lists
-    them), a release of an engine (vllm==0.33.0; see `kvproof engines`), or bug:NAME and kernel-bug:NAME for a seeded bug.
+    A TARGET is module:Class, path/to/file.py:Class, a name that kvproof brings along (production, production-hybrid, engine, kernels,
+    kernels-paged, ...), a release of an engine (vllm==0.33.0; see `kvproof engines`), or bug:NAME and kernel-bug:NAME for a seeded bug.
 
     Exit status: 0 all laws held, 1 a law is broken, 2 the request or the target is at fault.
     """

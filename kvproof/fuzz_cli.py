@@ -95,7 +95,12 @@ class Asked(msgspec.Struct, frozen=True):
 @click.argument("target")
 @click.option("--mode", type=click.Choice(("batch", "gate", "replay", "prune")), default="batch", show_default=True, help=HELP_MODE)
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="How long to search. [default: 60, for a gate 1]")
-@click.option("-n", "--workers", type=click.IntRange(1, 100_000), help="Workers. [default: the cores, or for kernels the devices]")
+@click.option(
+    "-n",
+    "--workers",
+    type=click.IntRange(1, 100_000),
+    help="Workers. [default: the cores of the machine or cluster, or for kernels the devices]",
+)
 @click.option("--directory", type=click.Path(file_okay=False, path_type=Path), help=f"Where it is kept. [default: one in {CAMPAIGNS}]")
 @click.option(
     "--stop-at-first/--collect", default=None, help="End with the first failure, or collect distinct ones. [default: a gate stops]"
@@ -144,7 +149,8 @@ def fuzz(
     if kernels and kernels_check.missing():
         raise BadCampaign(kernels_check.missing())
     capabilities = None if kernels else read_capabilities(adapter)
-    asked = msgspec.structs.replace(asked, workers=asked.workers or _workers(default_workers, kernels=kernels))
+    if asked.ray is None:
+        asked = msgspec.structs.replace(asked, workers=asked.workers or _workers(default_workers, kernels=kernels))
     waivers = known_broken(waivers_file, asked.target)
     console = Output()
     with _campaign(asked) as identity:

@@ -33,6 +33,9 @@ Mode = Literal["gate", "batch", "replay"]
 BATCH_SECONDS: Final = 2.0
 """How long an order should take: the longer it is, the fewer messages a conductor has to take, and the more is done again when a worker is lost."""
 
+BATCH_SECONDS_PER_WORKER: Final = 0.02
+"""With many workers an order takes longer: so many seconds for each of them. That keeps the rate of messages below 50 a second whatever their number; see docs/campaigns.md."""
+
 FIRST_BATCH: Final = 40
 """Programs of an order as long as nobody knows how fast the target is."""
 
@@ -132,6 +135,7 @@ class Conductor:
         self.told: dict[int, int] = {}
         """worker -> how many of the known situations it was told."""
         self.known: list[str] = list(self.totals.situations)
+        self._known = set(self.known)
         self._next = 1 + max((batch for _, batch in self.records), default=-1)
         self._batch = plan.batch or FIRST_BATCH
         self._start = time.monotonic()
@@ -257,15 +261,18 @@ class Conductor:
             self.caught += 1
             return
         self._keep_record(result.record)
-        for program in result.kept:
-            self._keep_program(program)
+        for kept in result.kept:
+            if not self._known.issuperset(kept.situations):  # another worker may have been first
+                self._keep_program(kept.program)
+                self._know(kept.situations)
         self._know(result.record.situations)
         for finding in result.findings:
             self._keep_finding(finding)
         self.store.close_order(order)
         if self.plan.batch is None and order.kind == "swarm" and order.attempt == 1 and result.record.programs:
             rate = result.record.programs / max(result.record.seconds, 1e-3)
-            self._batch = max(1, min(MOST_BATCH, int((self._batch + rate * BATCH_SECONDS) / 2)))
+            wanted = rate * max(BATCH_SECONDS, BATCH_SECONDS_PER_WORKER * self.crew.size)
+            self._batch = max(1, min(MOST_BATCH, int((self._batch + wanted) / 2)))
         if result.sticky:
             self.incidents.append(f"A device keeps an error after batch {order.number}; its process was replaced")
             self._forget(worker)
@@ -319,8 +326,8 @@ class Conductor:
         self.corpus.append(program)
 
     def _know(self, situations: Iterable[str]) -> None:
-        known = set(self.known)
-        self.known += [situation for situation in situations if situation not in known]
+        self.known += [situation for situation in situations if situation not in self._known]
+        self._known.update(situations)
 
     def _keep_finding(self, finding: Finding) -> None:
         key = identity(finding)

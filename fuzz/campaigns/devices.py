@@ -5,6 +5,7 @@ so what comes after it says nothing: the order ends there, and the process is re
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -60,7 +61,7 @@ def guarded(kernels: type) -> type:
 def judge(kernels: type, name: str, campaign: str, order: Order) -> Result:
     """Judge kernels by cases for the length of one order."""
     begun = time.monotonic()
-    seed = int(order.seed.rpartition(":")[2])
+    seed = random.Random(order.seed).getrandbits(32)
     seconds = CANARY_SECONDS if order.kind == "canary" else ORDER_SECONDS
     try:
         report = kernels_check.check(guarded(kernels), name=name, seconds=seconds, seed=seed)

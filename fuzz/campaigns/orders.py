@@ -41,6 +41,13 @@ class Order(msgspec.Struct, frozen=True):
     attempt: int = 1
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """A program, and the situations that it reached and that its worker did not know."""
+
+    program: Program
+    situations: tuple[str, ...]
+
+
 class Result(msgspec.Struct, frozen=True, tag="result"):
     """What came of one order.
 
@@ -48,7 +55,7 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
     """
 
     record: Record
-    kept: tuple[Program, ...] = ()
+    kept: tuple[Kept, ...] = ()
     findings: tuple[Finding, ...] = ()
     sticky: bool = False
 

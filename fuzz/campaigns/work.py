@@ -10,7 +10,7 @@ from typing import Final
 from kvproof.fuzz.campaigns import devices
 from kvproof.fuzz.campaigns.apart import program_apart, seed_apart, shrink_apart
 from kvproof.fuzz.campaigns.findings import finding_of
-from kvproof.fuzz.campaigns.orders import Job, Order, Result
+from kvproof.fuzz.campaigns.orders import Job, Kept, Order, Result
 from kvproof.fuzz.campaigns.records import Record
 from kvproof.fuzz.engine import Found, Ran, Search, Tally, hypothesis_batch, run_kept, run_program
 from kvproof.fuzz.programs import Program
@@ -74,7 +74,7 @@ class _Doing:
         self.tally = Tally()
         self.failures: Counter[str] = Counter()
         self.hangs = 0
-        self.kept: list[Program] = []
+        self.kept: list[Kept] = []
         self.findings: list[Finding] = []
         self.fresh: list[str] = []
         """Situations that were not known before."""
@@ -120,9 +120,10 @@ class _Doing:
         fresh = [mask & ~known for mask, known in zip(ran.reached, self.worker.known, strict=True)]
         if any(fresh):
             self._know(fresh)
-            self.fresh += names(fresh)
+            situations = names(fresh)
+            self.fresh += situations
             if ran.found is None and self.order.kind == "swarm":
-                self.kept.append(ran.program)
+                self.kept.append(Kept(ran.program, tuple(situations)))
         if ran.found is not None:
             self._found(ran.found)
 
