@@ -92,7 +92,7 @@ def _all(spec: Spec, scope: Scope) -> Iterator[AnyOp]:
         if sequence.gone:
             yield Release(sequence.seq)
         else:
-            yield from _of_sequence(spec, sequence, scope, fresh)
+            yield from _of_sequence(sequence, scope, fresh)
     if len(spec.steps) < scope.steps:
         yield BeginStep()
     yield EndStep()
@@ -108,7 +108,7 @@ def _admissions(seq: int, scope: Scope, capabilities: Capabilities) -> Iterator[
                 yield Admit(seq, prompt, _namespace(number, capabilities))
 
 
-def _of_sequence(spec: Spec, sequence: Sequence, scope: Scope, fresh: int) -> Iterator[AnyOp]:
+def _of_sequence(sequence: Sequence, scope: Scope, fresh: int) -> Iterator[AnyOp]:
     seq, known, computed = sequence.seq, len(sequence.known), sequence.computed
     yield Match(seq)
     for count in range(1, known - computed + 1):

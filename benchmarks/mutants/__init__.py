@@ -1,0 +1,7 @@
+"""Is the suite any good? Ordinary small faults are put into the production cache and into the checker of the protocol, one at a time, and the suite must notice each.
+
+    python -m benchmarks.mutants --minutes 9 --results mutants.jsonl       # again, to go on
+    python -m benchmarks.mutants --results mutants.jsonl --report          # the score and the survivors
+
+`sources` makes the mutants, `kill` runs the suite on one.
+"""

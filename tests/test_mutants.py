@@ -1,0 +1,108 @@
+"""The mutants that measure the suite: what is changed, that it can be put in, and that the suite notices some in no time."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+SOURCE = '''
+from __future__ import annotations
+
+class Pool:
+    """Blocks."""
+
+    def take(self, count: int) -> int:
+        """Hands out blocks."""
+        assert count > 0
+        if count < self.free and self.ok:
+            self.free -= count
+        raise ValueError(f"no room for {count + 1}")
+'''
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    yield
+    for name in [name for name in sys.modules if name.startswith("benchmarks")]:
+        del sys.modules[name]
+
+
+def test_conditions_operators_numbers_and_statements_are_changed_and_messages_are_not():
+    from benchmarks.mutants.sources import mutants
+
+    made = [mutant for mutant, _ in mutants("pool", SOURCE)]
+    assert {mutant.function for mutant in made} == {"Pool.take"}
+    assert {mutant.after for mutant in made} == {
+        "count <= self.free",
+        "count < self.free or self.ok",
+        "never: if False:",
+        "self.free += count",
+        "left out: self.free -= count",
+        'left out: raise ValueError(f\'no room for {count + 1}\')',
+    }
+    assert len({mutant.name for mutant in made}) == len(made)
+
+
+def test_the_code_of_a_mutant_does_what_it_says():
+    from benchmarks.mutants.sources import mutants
+
+    class Pool:
+        free, ok = 5, True
+
+        def take(self, count):
+            raise NotImplementedError
+
+    [code] = [code for mutant, code in mutants("pool", SOURCE) if mutant.after == "self.free += count"]
+    Pool.take.__code__ = code
+    pool = Pool()
+    with pytest.raises(ValueError, match="no room"):
+        pool.take(2)
+    assert pool.free == 7
+
+
+def test_every_mutant_of_the_production_cache_can_be_put_in():
+    from benchmarks.mutants import __main__ as command
+    from benchmarks.mutants.kill import function
+    from benchmarks.mutants.sources import mutants
+
+    module = "kvproof.impl.production.pool"
+    for mutant, code in mutants(module, command._source(module)):
+        assert len(function(mutant).__code__.co_freevars) == len(code.co_freevars)
+
+
+def test_the_report_tells_the_score_and_the_survivors(capsys, tmp_path, monkeypatch):
+    from benchmarks.mutants import __main__ as command
+
+    mutant = {"module": "kvproof.impl.production.pool", "function": "BlockPool.take", "number": 0, "line": 7, "before": "a < b", "after": "a <= b"}
+    results = tmp_path / "results.jsonl"
+    lines = [{"mutant": {**mutant, "number": number}, "noticed": noticed, "seconds": 0.1} for number, noticed in enumerate(["law no-leak", "survived"])]
+    results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr(sys, "argv", ["mutants", "--results", str(results), "--report", "--least", "95"])
+    assert command.main() == 1
+    out = capsys.readouterr().out
+    assert "pool.py:7 BlockPool.take: a < b  ->  a <= b" in out
+    assert "1 of 2 mutants noticed: 50.0 %" in out
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="each mutant runs in a forked process")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_the_suite_notices_a_mutant_and_not_the_unchanged_code(monkeypatch):
+    from benchmarks.mutants import __main__ as command
+    from benchmarks.mutants import kill
+    from benchmarks.mutants.sources import mutants
+
+    monkeypatch.setattr(kill, "PROGRAMS", 12)
+    module = "kvproof.impl.production.pool"
+    made = list(mutants(module, command._source(module)))
+    dropped = next((mutant, code) for mutant, code in made if mutant.after == "left out: refs[block] = count - 1")
+    told, _ = kill.verdict(*dropped, ())
+    assert told.startswith("law ")
+    same = kill.function(dropped[0]).__code__
+    told, _ = kill.verdict(dropped[0], same, ("tests/test_mutants.py::test_conditions_operators_numbers_and_statements_are_changed_and_messages_are_not",))
+    assert told == "survived"
