@@ -1,6 +1,6 @@
 """How long it takes to draw a run, and how large the page becomes.
 
-    python benchmarks/picture.py 100000      # operations of a small engine on the production cache, 64 blocks of 4 tokens
+python benchmarks/picture.py 100000      # operations of a small engine on the production cache, 64 blocks of 4 tokens
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import msgspec  # noqa: E402 -- the runs lie among the tests
-from picture_runs import serving_program  # noqa: E402
+import msgspec
+from picture_runs import serving_program
 
-from kvproof.fuzz.reports.picture.document import Document  # noqa: E402
-from kvproof.fuzz.reports.picture.html import html  # noqa: E402
-from kvproof.fuzz.reports.picture.sources import film_program  # noqa: E402
-from kvproof.impl.production.adapter import ProductionAdapter  # noqa: E402
+from kvproof.fuzz.reports.picture.document import Document
+from kvproof.fuzz.reports.picture.html import html
+from kvproof.fuzz.reports.picture.sources import film_program
+from kvproof.impl.production.adapter import ProductionAdapter
 
 
 def main(operations: int) -> None:
