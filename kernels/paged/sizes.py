@@ -75,7 +75,7 @@ def prefill_tiles(target: Target, ratio: int, head: int, compute: torch.dtype, *
         return Tiles(max(128, padded(ratio)), 32, 4, 2)
     if not target.shared_operands:
         return Tiles(max(64 if quantised else 128, padded(ratio)), 32, 8, 2 if quantised else 3)
-    return Tiles(max(128, padded(ratio)), 64, 8, 3)
+    return Tiles(max(128, padded(ratio)), 64, 8, 2 if quantised else 3)
 
 
 def mla_tiles(target: Target, heads: int, compute: torch.dtype) -> Tiles:

@@ -98,7 +98,7 @@ MOVE_FAULTS: dict[str, tuple[str, str]] = {
 """One change each; `storage_judges.judge_moves` must see it."""
 
 LOW_BIT_FAULTS: dict[str, tuple[str, str]] = {
-    "levels are rounded down": ("tl.floor((x - zero) / scale + 0.5)", "tl.floor((x - zero) / scale)"),
+    "levels are rounded down": ("tl.floor(tl.div_rn(x - zero, scale) + 0.5)", "tl.floor(tl.div_rn(x - zero, scale))"),
     "the scheme forgets its zero": ("* k_scale[None, :] + k_zero[None, :]", "* k_scale[None, :]"),
     "values take the scales of the first channels": ("v * v_scale[:, :, None] + v_zero[:, :, None]", "v * tl.max(v_scale, 1)[:, None, None] + v_zero[:, :, None]"),
     "the first of two numbers lies in the high bits": ("tl.sum(parts << (tl.arange(0, EACH) * BITS)[None, None, :], 2)", "tl.sum(parts << ((EACH - 1 - tl.arange(0, EACH)) * BITS)[None, None, :], 2)"),

@@ -157,3 +157,18 @@ def test_a_plan_can_be_shared_by_layers() -> None:
         own = kernels.attend(pool, query, TABLES, LENS, scale=0.2, query_lens=counts)
     assert torch.equal(shared, own)
     assert dataclasses.asdict(plan).keys() == {"tile_seq", "tile_first", "query_starts", "tokens"}
+
+
+def test_a_bound_on_the_lengths_spares_splits_and_changes_no_bit() -> None:
+    pool = KVPool(*(torch.randn(BLOCKS, BLOCK, HEADS, HEAD) for _ in range(2)), BLOCK)
+    query, wide = torch.randn(3, 4, HEAD), torch.nn.functional.pad(TABLES, (0, 500), value=2**31 - 1)
+    outputs, grids = [], []
+    for bound in (None, 29, 1024):
+        machine = Machine()
+        machine.on_launch.append(lambda lowered, bound, grid: grids.append(grid))
+        with machine.installed():
+            outputs.append(PagedTriton().attend(pool, query, wide, LENS, scale=0.2, max_tokens=bound))
+        assert machine.violations == []
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])
+    assert [grid for grid in grids if grid[2] == 3] == [(HEADS, 6, 3), (HEADS, 1, 3), (HEADS, 1, 3)]
