@@ -215,7 +215,7 @@ def show(rates: dict[str, dict[str, float]], file: Path | None) -> None:
         fastest = max(rates[peer][row] for peer in peers)
         ours = rates[OURS][row]
         table.add_row(row, unit, f"{ours:,.0f}", *(f"{rates[peer][row]:,.0f}" for peer in peers), f"{ours / fastest:.1f}")
-    Console(width=180 if not sys.stdout.isatty() else None).print(table)
+    Console(width=180 if not sys.stdout.isatty() else None, markup=False).print(table)
     if file:
         file.write_text(json.dumps({"python": platform.python_version(), "rates": rates}, indent=2) + "\n")
 

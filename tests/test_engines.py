@@ -16,6 +16,7 @@ import pytest
 from kvproof.fuzz.verdicts import Report
 from kvproof.fuzz.zoo.cases import CASES
 from kvproof.fuzz.zoo.keeper import judge
+from kvproof.impl.foreign.loading import HELD
 from kvproof.impl.foreign.registry import find_release
 from kvproof.impl.foreign.releases import BadRelease
 from kvproof.impl.foreign.store import provide
@@ -40,6 +41,7 @@ NIGHTLY = {
     "sglang[radix]==0.5.23": {"hit-same-namespace", "no-aliasing"},
     "vllm[full]==0.33.0": set(),
     "vllm[window]==0.33.0": set(),
+    "vllm[deferred]==0.33.0": set(),
     "vllm[hybrid]==0.33.0": set(),
     "vllm[uncached]==0.33.0": set(),
     "vllm[offload]==0.33.0": set(),
@@ -125,3 +127,20 @@ def test_an_engine_behaves_the_same_with_everything_that_it_really_imports(engin
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600, env={**os.environ, "PYTHONHASHSEED": "0"})
         digests.add(done.stdout)
     assert len(digests) == 1
+
+
+def test_a_worker_that_was_not_forked_loads_the_engine_again():
+    name = "nano-vllm-npu==0.0.2"
+    fetched(name)
+    code = "from kvproof.impl.foreign.nano_vllm import NanoVllm; print(NanoVllm(num_blocks=4, block_size=2).snapshot().free)"
+    environment = {**os.environ, HELD: name}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, env=environment)
+    assert done.stdout.strip() == "[0, 1, 2, 3]"
+
+
+def test_a_process_holds_one_release():
+    name, other = "nano-vllm-npu==0.0.2", "nano-vllm-fork==20260210"
+    fetched(name)
+    code = f"from kvproof.targets import find_target; find_target({name!r}); find_target({name!r}); find_target({other!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert "This process holds nano-vllm-npu 0.0.2, and a process can hold one engine in one release" in done.stderr

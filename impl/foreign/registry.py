@@ -20,6 +20,10 @@ ENGINES: Final[dict[str, Engine]] = {engine.name: engine for engine in (VLLM, SG
 """By the name that is typed."""
 
 
+PROBE_BLOCKS: Final = 16
+"""Blocks of the cache that is built to see whether it can be."""
+
+
 def find_release(text: str) -> Release | None:
     """The release that a target names; None where it names no engine. Raises BadRelease."""
     return parse(text, ENGINES)
@@ -40,7 +44,9 @@ def engine_adapter(release: Release, say: Say = lambda _: None) -> type:
     module, _, name = variant.adapter.partition(":")
     adapter: type[CacheAdapter] = getattr(importlib.import_module(module), name)
     try:
-        adapter.capabilities()  # builds the cache once, so a surface that moved is told now
+        # One cache is built before the suite does: everything that it imports is loaded, and a surface that moved is told now.
+        claimed = adapter.capabilities()
+        adapter(num_blocks=min(PROBE_BLOCKS, claimed.max_blocks), block_size=claimed.block_sizes[0])
     except BadRelease:
         raise
     except Exception as error:

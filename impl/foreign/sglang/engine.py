@@ -32,6 +32,6 @@ SGLANG: Final = Engine(
     inert={"sglang.srt.observability": "it only measures"},
     answers={"sglang.srt.platforms.current_platform": SimpleNamespace(capabilities=SimpleNamespace(supports_triton=False))},
     variants={"radix": Variant(f"{_RADIX}:Radix", "SGLang's radix tree over its allocators", f"{CACHE}.allocator.paged")},
-    oldest="0.5.23",
+    oldest="0.5.22",
     newest="0.5.23",
 )

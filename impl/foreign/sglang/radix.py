@@ -35,7 +35,10 @@ class Radix(CacheAdapter):
         self.allocator = self._allocator((num_blocks - 1) * block_size)
         self.rows = self._rows()
         params = self.engine.symbol(f"{CACHE}.cache_init_params", "CacheInitParams")
-        self.tree = self.engine.symbol(f"{CACHE}.radix_cache", "RadixCache")(
+        tree = self.engine.symbol(f"{CACHE}.radix_cache", "RadixCache")
+        if not hasattr(tree, "checkpoint"):
+            raise self.engine.moved("RadixCache has no checkpoint")
+        self.tree = tree(
             params(disable=False, req_to_token_pool=self.rows, token_to_kv_pool_allocator=self.allocator, page_size=block_size)
         )
         self.key_class = self.engine.symbol(f"{CACHE}.radix_cache", "RadixKey")

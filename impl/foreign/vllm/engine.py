@@ -98,6 +98,11 @@ VLLM: Final = Engine(
             "the KV cache manager of vLLM's engine V1 with a KV connector, full and sliding-window layers",
             _MANAGER,
         ),
+        "deferred": Variant(
+            "kvproof.impl.foreign.vllm.deferred:Deferred",
+            "the cache manager of vLLM's engine V1, steps in flight and deferred frees",
+            _MANAGER,
+        ),
         "remote": Variant(
             "kvproof.impl.foreign.vllm.remote:RemoteLoads", "the scheduler of vLLM's engine V1 with loads from another machine", _MANAGER
         ),

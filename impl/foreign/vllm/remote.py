@@ -6,18 +6,16 @@ engine's own class with a worker and a connector that are made up here: `finish_
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from kvproof.impl.foreign.loading import loaded_engine
+from kvproof.impl.foreign.vllm.scheduler import bare_scheduler
 from kvproof.impl.foreign.vllm.v1 import Full, surface
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import Namespace, ReleaseReason
 from kvproof.models.outcomes import Grant, OutOfBlocks, Refused
-
-SCHEDULER: Final = "vllm.v1.core.sched.scheduler"
 
 
 class Connector:
@@ -40,18 +38,6 @@ class Connector:
         """The scheduler passes on what the worker reports."""
 
 
-class Queue(set[Any]):
-    """A queue of waiting requests, as far as an abort looks at it."""
-
-    def remove_requests(self, requests: Iterable[Any]) -> None:
-        """The requests wait no more."""
-        self.difference_update(requests)
-
-
-def _nothing(request: Any) -> None:
-    """A request without media has nothing in the encoder's cache."""
-
-
 class RemoteLoads(Full):
     """Full attention without prefix caching, on the decoding side of two machines."""
 
@@ -60,7 +46,8 @@ class RemoteLoads(Full):
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         super().__init__(num_blocks=num_blocks, block_size=block_size)
-        self.scheduler = self._scheduler()
+        self.connector = Connector(sends=self.sends)
+        self.scheduler = bare_scheduler(self.manager, self.connector)
         self.waiting: list[str] = []
         """Loads that are not launched yet."""
         self.loading: dict[int, list[str]] = {}
@@ -74,30 +61,6 @@ class RemoteLoads(Full):
             raise loaded_engine().moved("allocate_slots takes no num_external_computed_tokens")
         claimed = super().capabilities()
         return Capabilities(groups=cls.groups, steps=True, snapshot=True, null_blocks=claimed.null_blocks, policy=claimed.policy)
-
-    def _scheduler(self) -> Any:
-        """The engine's Scheduler with what the methods that are called here need of it."""
-        scheduler = object.__new__(loaded_engine().symbol(SCHEDULER, "Scheduler"))
-        scheduler.kv_cache_manager = self.manager
-        scheduler.kv_cache_config = SimpleNamespace(kv_cache_groups=[None])
-        scheduler.connector = self.connector = Connector(sends=self.sends)
-        scheduler.encoder_cache_manager = SimpleNamespace(free=_nothing)
-        scheduler.requests = {}
-        scheduler.running = []
-        for queue in ("waiting", "skipped_waiting", "kv_holding_waiting", "deferred_waiting"):
-            setattr(scheduler, queue, Queue())
-        scheduler.finished_req_ids = set()
-        scheduler.finished_req_ids_dict = None
-        scheduler.finished_recving_kv_req_ids = set()
-        scheduler.failed_recving_kv_req_ids = set()
-        scheduler.deferred_loads, scheduler.deferred_frees = {}, deque[Any]()
-        scheduler.defer_block_free = False
-        scheduler.ec_connector = scheduler.aux_output_connector = scheduler.connector_prefix_cache_stats = None
-        scheduler._inflight_prefills, scheduler._pending_encoder_input_ids = set(), {}
-        scheduler.num_waiting_for_streaming_input = 0
-        scheduler._kv_fetch_stages, scheduler._kv_fetch_counts = {}, Counter[str]()
-        scheduler.vllm_config = SimpleNamespace(kv_transfer_config=None)
-        return scheduler
 
     def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
         """`add_request`."""
