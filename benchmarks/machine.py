@@ -40,15 +40,18 @@ def decode_arguments(seqs: int, longest: int, dtype: type[np.floating[Any]]) -> 
         *pools,
         one,
         one,
+        one,
         np.zeros_like(query),
         table,
         np.arange(seqs, dtype=np.int32),
         (lens - 1).astype(np.int32),
         HEAD**-0.5,
+        1.0,
     ]
     strides = [BLOCK * HEAD, HEAD, HEAD]
     arguments += [HEADS * HEAD, HEAD, width, *strides, *strides, 1]
-    sizes = {"RATIO": HEADS, "BLOCK": BLOCK, "PADDED_BLOCK": BLOCK, "HEAD": HEAD, "PADDED": HEAD, "WINDOW": 0, "MODE": "plain"}
+    sizes = {"RATIO": HEADS, "BLOCK": BLOCK, "PADDED_BLOCK": BLOCK, "HEAD": HEAD, "PADDED": HEAD, "VALUE_HEAD": HEAD, "VALUE_PADDED": HEAD}
+    sizes |= {"WINDOW": 0, "SINKS": False, "CAPPED": False, "MODE": "plain"}
     return "attend_kernel", (seqs, HEADS), arguments, sizes
 
 

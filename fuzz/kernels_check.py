@@ -9,9 +9,11 @@ import atexit
 import importlib.util
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from kvproof.fuzz.programs import FORMAT
 from kvproof.fuzz.reports.wording import joined, sentence
@@ -21,7 +23,11 @@ from kvproof.kernels.contract import KernelCapabilities, PagedKernels
 from kvproof.kernels.foreign.sources import MissingEngineError
 
 if TYPE_CHECKING:
+    from kvproof.kernels.check import Progress as KernelProgress
     from kvproof.kernels.report import KernelReport, LawResult
+
+CALL_SECONDS: Final = 10.0
+"""CPU time that one call may take."""
 
 EXTRA: Final = ("numpy", "torch", "triton")
 """What the extra `kernels` brings and no kernel can be judged without. The solver is not among them: without z3, addresses are executed and not proved."""
@@ -53,30 +59,64 @@ def missing(names: Iterable[str] = EXTRA) -> str:
 def seeded() -> dict[str, str]:
     """The seeded faults of kernels: name as a target, after `kernel-bug:` -> law that it breaks."""
     from kvproof.properties.kernels.faults import FAULTS
+    from kvproof.properties.kernels.paged_faults import PAGED_FAULTS
 
-    return {name.replace(" ", "-"): fault.law for name, fault in FAULTS.items()}
+    return {name.replace(" ", "-"): fault.law for name, fault in {**FAULTS, **PAGED_FAULTS}.items()}
 
 
 def build_seeded(name: str) -> type:
-    """The plain kernels with one line changed. They are written to files for as long as Python runs: Triton reads kernels from theirs."""
+    """The plain or the paged kernels with one line changed. They are written to files for as long as Python runs: Triton reads kernels from theirs."""
     from kvproof.properties.kernels.faults import FAULTS, build
+    from kvproof.properties.kernels.paged_faults import PAGED_FAULTS, build_paged
 
     directory = tempfile.mkdtemp(prefix="kvproof-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return build(next(fault for fault in FAULTS if fault.replace(" ", "-") == name), Path(directory))
+    spoken = next(fault for fault in [*FAULTS, *PAGED_FAULTS] if fault.replace(" ", "-") == name)
+    return (build if spoken in FAULTS else build_paged)(spoken, Path(directory))
 
 
-def check(kernels: type, *, name: str, seconds: float, seed: int, waived: Collection[str] = ()) -> Report:
-    """Judge `kernels`, known as `name`, by every kernel law. `missing()` must be empty."""
+class Progress(msgspec.Struct):
+    """How far a check of kernels has come, in the terms of `kvproof.fuzz.check.Progress`: cases count as programs, launches as operations."""
+
+    programs: int
+    operations: int
+    seconds: float
+    budget_seconds: float
+    exercised: dict[str, int]
+    phase: str
+
+
+def check(
+    kernels: type,
+    *,
+    name: str,
+    seconds: float,
+    seed: int,
+    call_seconds: float = CALL_SECONDS,
+    waived: Collection[str] = (),
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Report:
+    """Judge `kernels`, known as `name`, by every kernel law. `missing()` must be empty. A call may take `call_seconds` of CPU time."""
     from kvproof.kernels.check import check_kernels
 
     fault = _bad_claim(kernels, name)
     if fault:
         return _fault(name, seed, fault)
     try:
-        return as_report(check_kernels(kernels, budget_seconds=seconds, seed=seed), name, waived)
+        found = check_kernels(
+            kernels,
+            budget_seconds=seconds,
+            seed=seed,
+            call_seconds=call_seconds,
+            on_progress=on_progress and (lambda told: on_progress(_progress(told))),
+        )
+        return as_report(found, name, waived)
     except SystemExit as error:  # its status would be taken for a verdict
         return _fault(name, seed, f"{name} ended the process (SystemExit: {error.code}); kernels must return.")
+
+
+def _progress(told: KernelProgress) -> Progress:
+    return Progress(told.cases, told.launches, told.seconds, told.budget_seconds, told.exercised, told.phase)
 
 
 def _bad_claim(kernels: type, name: str) -> str:

@@ -11,7 +11,7 @@ from kvproof.models.ops import Namespace
 from kvproof.models.outcomes import Differs, Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
 
 if TYPE_CHECKING:
-    from kvproof.cache import cache_tests
+    from kvproof.cache import cache_tests, kernel_tests
 
 __all__ = [
     "CacheAdapter",
@@ -29,13 +29,14 @@ __all__ = [
     "Refused",
     "Snapshot",
     "cache_tests",
+    "kernel_tests",
 ]
 
 
 def __getattr__(name: str) -> object:
-    # Adapters import this package in production; only tests need pytest, which cache_tests brings along.
-    if name == "cache_tests":
-        from kvproof.cache import cache_tests
+    # Adapters import this package in production; only tests need pytest, which kvproof.cache brings along.
+    if name in ("cache_tests", "kernel_tests"):
+        from kvproof import cache
 
-        return cache_tests
+        return getattr(cache, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

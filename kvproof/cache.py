@@ -1,11 +1,12 @@
-"""The laws of a cache as pytest items, one for each law.
+"""The laws of a cache, or of kernels, as pytest items, one for each law.
 
-    from kvproof import cache_tests
+    from kvproof import cache_tests, kernel_tests
 
     TestMyCache = cache_tests(MyAdapter)                      # items TestMyCache::test_law[no-leak], ...
+    TestMyKernels = kernel_tests(MyKernels)                   # items TestMyKernels::test_law[in-bounds], ...
 
 The check runs once for each class and session, when the first of its items runs, and every worker of pytest-xdist reads the same answer. An
-item passes if its law held, fails with the shortest program if it is broken, and is skipped, with the reason, if the law does not apply or
+item passes if its law held, fails with the shortest program or case if it is broken, and is skipped, with the reason, if the law does not apply or
 was not exercised. Where the adapter is at fault, its items are errors. `--kv-budget` and `--kv-seed` on the command line take precedence
 over the arguments.
 """
@@ -26,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pytest
 
-from kvproof.models.laws import BY_NAME, CACHE_LAWS
+from kvproof.fuzz import kernels_check
+from kvproof.models.laws import BY_NAME, CACHE_LAWS, KERNEL_LAWS, Law
 
 if TYPE_CHECKING:
     from kvproof.fuzz.verdicts import Finding, Report
@@ -92,6 +94,32 @@ def cache_tests(
     return _test_class(asked)
 
 
+def kernel_tests(
+    kernels: type,
+    *,
+    budget: str | float = "quick",
+    seed: int | None = None,
+    waivers: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+) -> type:
+    """A pytest class with one item for each law of kernels; bind it to a name that pytest collects, such as `TestMyKernels`.
+
+    `kernels`: a subclass of `kvproof.PagedKernels`. The other arguments are those of `cache_tests`. Raises TypeError and ValueError for
+    arguments that cannot be. The extra `kernels` must be installed when the items run, or they fail in one sentence that says so.
+    """
+    made = cache_tests(kernels, budget=budget, seed=seed, waivers=waivers, name=name)
+    if not kernels_check.is_kernels(kernels):
+        raise TypeError(
+            f"kernel_tests() needs a class that derives from kvproof.PagedKernels, not {kernels!r}; caches go to cache_tests()."
+        )
+    return made
+
+
+def laws_of(target: type) -> tuple[Law, ...]:
+    """The laws that judge a target: those of kernels or those of caches."""
+    return KERNEL_LAWS if kernels_check.is_kernels(target) else CACHE_LAWS
+
+
 def parse_budget(budget: str | float) -> str | float:
     """A named budget or a positive number of seconds. Raises ValueError."""
     if budget in BUDGETS:
@@ -125,7 +153,7 @@ def _test_class(asked: Asked) -> type:
 
         def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
             if "law" in metafunc.fixturenames:
-                laws = [pytest.param(law.name, id=law.name, marks=marks(metafunc.config, asked, law.name)) for law in CACHE_LAWS]
+                laws = [pytest.param(law.name, id=law.name, marks=marks(metafunc.config, asked, law.name)) for law in laws_of(asked.target)]
                 metafunc.parametrize("law", laws)
 
         @pytest.fixture(autouse=True)
@@ -174,33 +202,23 @@ def judge(config: pytest.Config, asked: Asked, law: str) -> None:
         why = "the law held" if verdict == "held" else "the law does not apply"
         pytest.fail(f"The waiver of {law} for {asked.name} is stale, because {why}: remove it ({waiver.reference}).", pytrace=False)
     if verdict == "not-applicable":
-        pytest.skip(_not_applicable(law))
+        pytest.skip(_not_applicable(law, found.report))
     if verdict == "not-exercised":
-        pytest.skip(f"{law} was not exercised: no program put it to the test; give a larger --kv-budget")
+        unit = "case" if BY_NAME[law].judges_kernels else "program"
+        pytest.skip(f"{law} was not exercised: no {unit} put it to the test; give a larger --kv-budget")
 
 
-def _not_applicable(law: str) -> str:
+def _not_applicable(law: str, report: Report) -> str:
+    if law in report.notes:
+        return f"{law} is not applicable: {report.notes[law]}"
     needs = " or ".join(need.replace("policy:", "the policy ").replace("_", " ") for need in BY_NAME[law].needs)
     return f"{law} is not applicable: it needs {needs}, which the adapter does not claim"
 
 
 def _broken(config: pytest.Config, asked: Asked, finding: Finding) -> str:
-    from kvproof.fuzz.programs import Program
-    from kvproof.fuzz.reports.source import pytest_source
-
-    operations = f"{finding.steps} operation{'' if finding.steps == 1 else 's'}"
-    lines = [
-        f"{finding.law} is broken: {BY_NAME[finding.law].sentence}",
-        "",
-        f"{finding.reason}.",
-        "",
-        f"The shortest program found has {operations}:",
-        "",
-    ]
-    assert isinstance(finding.program, Program), "a cache was judged"
-    lines += [pytest_source(finding.program, asked.target)]
+    lines = [f"{finding.law} is broken: {BY_NAME[finding.law].sentence}", "", f"{finding.reason}.", "", *_shown(asked, finding)]
     try:
-        path = keep(config.rootpath / FAILURES, finding)
+        path = keep(config.rootpath / FAILURES, finding, asked.name)
     except OSError as error:
         return "\n".join([*lines, f"The failure file could not be written ({error.strerror})."])
     with suppress(ValueError):
@@ -208,12 +226,24 @@ def _broken(config: pytest.Config, asked: Asked, finding: Finding) -> str:
     return "\n".join([*lines, f"Failure file: {path}", f"Run it again: kvproof replay {path}"])
 
 
-def keep(directory: Path, finding: Finding) -> Path:
-    """Write the failure file of `finding`; its name is the same for the same program."""
-    from kvproof.fuzz.programs import Program, write_program
+def _shown(asked: Asked, finding: Finding) -> list[str]:
+    """What shows the violation, as source to paste."""
+    from kvproof.fuzz.reports.source import case_source, pytest_source
+
+    if isinstance(finding.program, str):
+        return [f"The smallest case found is {finding.program}:", "", case_source(finding.law, finding.program, asked.name, asked.target)]
+    operations = f"{finding.steps} operation{'' if finding.steps == 1 else 's'}"
+    return [f"The shortest program found has {operations}:", "", pytest_source(finding.program, asked.target)]
+
+
+def keep(directory: Path, finding: Finding, name: str) -> Path:
+    """Write the failure file of `finding` on the target `name`; the file's name is the same for the same program or case."""
+    from kvproof.fuzz.kernel_failures import write_failure
+    from kvproof.fuzz.programs import write_program
 
     program = finding.program
-    assert isinstance(program, Program), "a cache was judged"
+    if isinstance(program, str):
+        return write_failure(directory, name, finding)
     digest = hashlib.sha256(msgspec.json.encode((program.target, program.config, program.ops))).hexdigest()[:8]
     path = directory / f"{finding.law}-{digest}.json"
     write_program(path, program)
@@ -222,7 +252,10 @@ def keep(directory: Path, finding: Finding) -> Path:
 
 def tried(report: Report) -> str:
     """What was tried, for the summary."""
-    return f"{report.target}: {report.programs} programs, {report.operations} operations in {report.seconds:.1f} s, seed {report.seed}"
+    units = (
+        ("cases", "launches") if any(BY_NAME[law].judges_kernels for law in report.laws if law in BY_NAME) else ("programs", "operations")
+    )
+    return f"{report.target}: {report.programs} {units[0]}, {report.operations} {units[1]} in {report.seconds:.1f} s, seed {report.seed}"
 
 
 # -- one check -----------------------------------------------------------------------------------------------------------------------------
@@ -275,6 +308,10 @@ def _seconds(asked: Asked) -> float:
 def _run(asked: Asked, waivers: Mapping[str, Waiver]) -> Report:
     from kvproof.fuzz.check import check
 
+    if kernels_check.is_kernels(asked.target):
+        if kernels_check.missing():
+            pytest.fail(kernels_check.missing(), pytrace=False)
+        return kernels_check.check(asked.target, name=asked.name, seconds=_seconds(asked), seed=asked.seed or 0, waived=frozenset(waivers))
     return check(asked.target, name=asked.name, seconds=_seconds(asked), seed=asked.seed or 0, waived=frozenset(waivers))
 
 

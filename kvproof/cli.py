@@ -32,6 +32,7 @@ from rich.progress import Progress as Bar
 
 from kvproof import schemas
 from kvproof.fuzz import kernels_check
+from kvproof.fuzz.kernel_failures import read_failure, write_failure
 from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program, write_program, write_whole
 from kvproof.fuzz.reports import lawbook, terminal, wording
 from kvproof.fuzz.reports.github import github_annotations
@@ -42,6 +43,7 @@ from kvproof.fuzz.reports.steps import replay as run_again
 from kvproof.fuzz.verdicts import Finding, Report
 from kvproof.fuzz.waivers import DEFAULT_FILE, BadWaivers, Waiver, read_waivers, stale_waivers, waivers_for
 from kvproof.impl.checker import AdapterFault, read_capabilities
+from kvproof.kernel_replay import replay_case
 from kvproof.models.laws import BY_NAME
 from kvproof.skeleton import BadPlace, write_skeleton
 from kvproof.targets import BUILT_IN_WORDS, DEFAULT_TARGET, BadTarget, find_target
@@ -200,7 +202,8 @@ def check(
 ) -> int:
     """Judge TARGET by every law that applies to it. Without a TARGET, production is judged: the cache that kvproof brings along.
 
-    Kernels are judged in one process, by cases rather than programs: --workers, --programs, --op-seconds and --failures are for caches.
+    Kernels are judged in one process, by cases rather than programs: --workers and --programs are for caches. --op-seconds is CPU time then,
+    and limits one call.
     """
     from kvproof.fuzz import check as checking
 
@@ -215,9 +218,17 @@ def check(
             _refuse(programs)
         asked = _asked(target, budget, programs, 1 if kernels else workers, seed)
         terminal.say(Output(stderr=to_stdout), asked, "bold")
-        with _progress(target) as on_progress:
+        with _progress(target, "case" if kernels else "program") as on_progress:
             if kernels:
-                report = kernels_check.check(adapter, name=target, seconds=budget, seed=seed, waived=frozenset(waivers))
+                report = kernels_check.check(
+                    adapter,
+                    name=target,
+                    seconds=budget,
+                    seed=seed,
+                    call_seconds=op_seconds,
+                    waived=frozenset(waivers),
+                    on_progress=on_progress,
+                )
             else:
                 report = checking.check(
                     adapter,
@@ -304,7 +315,8 @@ class Answer:
         shown = finding.program
         if isinstance(shown, str):
             source = case_source(finding.law, shown, self.report.target, self.adapter)
-            return terminal.CaseExhibit(finding.law, finding.reason, shown, source)
+            path = self._written(lambda: write_failure(self.failures, self.report.target, finding))
+            return terminal.CaseExhibit(finding.law, finding.reason, shown, source, self.report.target, path)
         return self._exhibit(shown, law=finding.law, reason=finding.reason, op_seconds=op_seconds)
 
     def _exhibit(self, program: Program, *, op_seconds: float, law: str = "", reason: str = "") -> terminal.Exhibit:
@@ -316,6 +328,14 @@ class Answer:
         digest = hashlib.sha256(msgspec.json.encode((local(program.target), program.config, program.ops))).hexdigest()[:8]
         path = self.failures / f"{what}-{digest}.json"
         return path if self._write(path, lambda: write_program(path, program)) else None
+
+    def _written(self, write: Callable[[], Path]) -> Path | None:
+        try:
+            return write()
+        except OSError as error:
+            complain(f"{self.failures} cannot be written ({error.strerror}); name another place with --failures.")
+            self.unwritten = True
+            return None
 
     def _write(self, path: Path, write: Callable[[], None]) -> bool:
         try:
@@ -347,7 +367,7 @@ def _waivers(path: Path | None, target: str) -> dict[str, Waiver]:
 
 
 @contextlib.contextmanager
-def _progress(target: str) -> Iterator[Callable[[Any], None] | None]:
+def _progress(target: str, unit: str) -> Iterator[Callable[[Any], None] | None]:
     """A bar on stderr that goes away at the end; nothing where stderr is no terminal."""
     console = Output(stderr=True)
     if not console.is_terminal:
@@ -360,8 +380,8 @@ def _progress(target: str) -> Iterator[Callable[[Any], None] | None]:
 
         def on_progress(progress: Any) -> None:  # noqa: ANN401 -- kvproof.fuzz.check.Progress, which is imported only where it is needed
             laws = sum(1 for times in progress.exercised.values() if times)
-            counts = f"{wording.counted(progress.programs, 'program')}, {wording.counted(laws, 'law')} exercised"
-            what = "shrinking" if progress.phase == "shrinking" else f"checking {target}"
+            counts = f"{wording.counted(progress.programs, unit)}, {wording.counted(laws, 'law')} exercised"
+            what = {"shrinking": "shrinking", "addresses": "proving addresses"}.get(progress.phase, f"checking {target}")
             bar.update(task, description=what, completed=min(1.0, progress.seconds / progress.budget_seconds), counts=counts, refresh=True)
 
         yield on_progress
@@ -377,8 +397,12 @@ def _progress(target: str) -> Iterator[Callable[[Any], None] | None]:
 def replay(file: Path, target: str | None, op_seconds: float) -> int:
     """Run the program in FILE again, step by step. TARGET is the one named in the file, if it is not given.
 
-    FILE is a failure file, or a report of `check --json`: then the program of its first violation is run.
+    FILE is a failure file, or a report of `check --json`: then the program of its first violation is run. Where it is about kernels, its
+    case is judged again.
     """
+    failure = read_failure(file)
+    if failure is not None:
+        return replay_case(Output(), file, failure, target)
     program, adapter, title = _load(file, target)
     again = run_again(program, adapter, op_seconds=op_seconds)
     console = Output()
@@ -418,10 +442,7 @@ def _program_in(file: Path) -> tuple[Program, str]:
         return read_program(file), f"The program in {file}"
     if report.violations:
         first, count = report.violations[0], len(report.violations)
-        if isinstance(first.program, str):
-            raise Unusable(
-                f"{file} is a report on kernels, which have no program; judge its case again: judge_case(Kernels, {first.program})."
-            )
+        assert isinstance(first.program, Program), "reports on kernels are replayed elsewhere"
         which = f"the first of its {count} violations" if count > 1 else "its violation"
         return first.program, f"{file} is a report; the program of {which} ({first.law})"
     if report.error_program is not None:
@@ -468,6 +489,10 @@ def _tell_replay(console: Console, program: Program, again: Replay) -> int:
 @click.option("--test", "test_file", type=FILE, help="Where the pytest file goes. [default: beside the output, ending in _test.py]")
 def shrink(file: Path, target: str | None, seconds: float, workers: int | None, output: Path | None, test_file: Path | None) -> int:
     """Make the program in FILE shorter while it breaks the same law; write it as a failure file and as a pytest file."""
+    if read_failure(file) is not None:
+        raise Unusable(
+            f"{file} holds a case of kernels, which `kvproof check` has made as small as it can; judge it with `kvproof replay {file}`."
+        )
     from kvproof.fuzz import shrink as shrinking
 
     program, adapter, _ = _load(file, target)
@@ -543,7 +568,7 @@ def laws(law: str | None, *, markdown: bool) -> int:
 @cli.command(short_help="Print the JSON Schemas of the files.")
 @click.argument("kind", type=click.Choice(schemas.KINDS), required=False)
 def schema(kind: str | None) -> int:
-    """Print the JSON Schema of a program, failure or report file; without KIND, an object with all three."""
+    """Print the JSON Schema of a program, failure or report file; without KIND, an object with all of them."""
     whole = (
         schemas.schema_text(kind)
         if kind

@@ -2,6 +2,7 @@
 
     pytest --kv-target mypkg.kv:Adapter              all laws of that target, without any test file
     pytest --kv-target mypkg.kv:Adapter -k no-leak   one law
+    pytest --kv-target mypkg.attn:Kernels            the same for paged kernels
     pytest --kv-budget nightly --kv-seed 7           how hard and with which programs `kvproof.cache_tests` classes are checked
 
 It is loaded in every pytest run where kvproof is installed, so it imports nothing but pytest until one of its options or classes is used.
@@ -75,8 +76,7 @@ class TargetLaws(pytest.Collector):
 
     def collect(self) -> Iterator[LawItem]:
         """One item for each law."""
-        from kvproof.cache import Asked, marks
-        from kvproof.models.laws import CACHE_LAWS
+        from kvproof.cache import Asked, laws_of, marks
         from kvproof.targets import BadTarget, find_target
 
         try:
@@ -84,7 +84,7 @@ class TargetLaws(pytest.Collector):
         except BadTarget as bad:
             raise pytest.UsageError(f"--kv-target: {bad}") from None
         asked = Asked(target, self.name)
-        for law in CACHE_LAWS:
+        for law in laws_of(target):
             item: LawItem = LawItem.from_parent(self, name=law.name, asked=asked)
             for mark in marks(self.config, asked, law.name):
                 item.add_marker(mark)

@@ -375,3 +375,4 @@ LAWS: tuple[Law, ...] = (
 
 BY_NAME: dict[str, Law] = {law.name: law for law in LAWS}
 CACHE_LAWS: tuple[Law, ...] = tuple(law for law in LAWS if not law.judges_kernels)
+KERNEL_LAWS: tuple[Law, ...] = tuple(law for law in LAWS if law.judges_kernels)

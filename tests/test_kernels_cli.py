@@ -1,5 +1,6 @@
 """Kernels on the command line: how a target is recognised, and what a check of it prints, writes and returns."""
 
+import dataclasses
 import json
 import sys
 import xml.etree.ElementTree as ET
@@ -147,7 +148,7 @@ def test_a_waived_law_of_kernels_does_not_accuse():
 
 
 def test_an_error_outweighs_a_broken_law():
-    assert as_report(msgspec.structs.replace(FOUND, error="K.store is not implemented"), "name").exit_status == 2
+    assert as_report(dataclasses.replace(FOUND, error="K.store is not implemented"), "name").exit_status == 2
 
 
 def test_a_long_case_is_folded_and_the_source_compiles():
@@ -232,13 +233,56 @@ def test_a_broken_law_comes_with_a_case_to_paste(kvproof, place, monkeypatch):
     assert failure is not None
     with pytest.raises(AssertionError):
         run_test(failure.text)
-    assert kvproof("replay", "r.json")[0] == 2
+    status, out, _ = kvproof("replay", "r.json")
+    assert status == 1
+    assert "paged-equals-contiguous breaks again: Output[0, 0, 0] is 0, it must be " in out
 
 
 def run_test(source: str) -> None:
     space: dict = {}
     exec(source, space)
     next(value for name, value in space.items() if name.startswith("test_"))()
+
+
+@needs_extra
+def test_a_failure_file_of_kernels_is_judged_again(kvproof, place):
+    _, out, _ = kvproof("check", "own_kernels.py:Late", "--budget", "0.1", "--seed", "1")
+    [file] = (place / ".kvproof/failures").iterdir()
+    written = json.loads(file.read_text())
+
+    assert f"kvproof replay .kvproof/failures/{file.name}" in out
+    assert (written["kvproof"], written["law"], written["case"]) == (1, "paged-equals-contiguous", "Case('attend')")
+    assert kvproof("replay", str(file))[0] == 1
+    status, out, _ = kvproof("replay", str(file), "kernels-torch")
+    assert status == 0
+    assert out.endswith("No law breaks: the violation of paged-equals-contiguous is gone on kernels-torch.\n")
+
+
+@needs_extra
+@pytest.mark.parametrize(
+    ("case", "arguments", "told"),
+    [
+        ("Case('attend', width=3)", (), "cannot be read"),
+        ("Case(__import__('os').getcwd())", (), "cannot be read"),
+        ("print('attend')", (), "it is not a call of Case"),
+        ("Case('attend')", ("production",), "production is no class of kernels"),
+    ],
+)
+def test_a_failure_file_that_cannot_be_judged_is_told_in_one_sentence(kvproof, place, case, arguments, told):
+    (place / "f.json").write_text(json.dumps({"kvproof": 1, "target": "kernels-torch", "law": "in-bounds", "case": case}))
+    status, _, err = kvproof("replay", "f.json", *arguments)
+
+    assert status == 2
+    assert told in err
+    assert err.count("\n") == 1
+
+
+def test_a_case_of_kernels_is_not_shrunk_again(kvproof, place):
+    (place / "f.json").write_text(json.dumps({"kvproof": 1, "target": "kernels-torch", "law": "in-bounds", "case": "Case('attend')"}))
+    status, _, err = kvproof("shrink", "f.json")
+
+    assert status == 2
+    assert "judge it with `kvproof replay f.json`" in err
 
 
 @needs_extra

@@ -93,7 +93,7 @@ def test_file_whose_name_is_taken(place):
         ("prodution", "did you mean production?"),
         (
             "zzz",
-            "or one of production, production-hybrid, production-sync, engine, kernels, kernels-torch, kernels-vllm, kernels-vllm-decode, kernels-sglang.",
+            "or one of production, production-hybrid, production-sync, engine, kernels, kernels-torch, kernels-paged, kernels-paged-torch, kernels-vllm, kernels-vllm-decode, kernels-sglang.",
         ),
         ("kv.py", "names no class; write kv.py:Adapter"),
         ("kv.py:", "names no class; write kv.py:Adapter"),

@@ -83,7 +83,16 @@ def show_law(console: Console, law: Law) -> None:
         _line(console, f"Seeded bugs that break it: {wording.joined(seeded)}; `kvproof check {kind}:{seeded[0]}` shows one.")
 
 
+_HOW_FAR: Final = {
+    "writes-only-granted": "It applies to all kernels: pools are compared before and after, and the machine sees every write of Triton kernels.",
+    "no-address-overflow": "It applies where Triton kernels are launched: they run in pools of the largest size, and with z3-solver their addresses are proved.",
+}
+"""Laws of kernels that are judged in more than one way."""
+
+
 def _applies(law: Law) -> str:
+    if law.name in _HOW_FAR:
+        return _HOW_FAR[law.name]
     if "machine" in law.needs:
         return "It applies where Triton kernels are launched: the machine that runs them sees every access."
     needed = wording.needs(law)

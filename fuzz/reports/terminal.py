@@ -68,6 +68,8 @@ class CaseExhibit(msgspec.Struct, frozen=True):
     reason: str
     case: str
     source: str
+    target: str = ""
+    path: Path | None = None
 
 
 def say(console: Console, text: str = "", style: str = "") -> None:
@@ -248,6 +250,10 @@ def show_case(console: Console, exhibit: CaseExhibit) -> None:
     say(console, "The same as a test, to be pasted into a file:")
     console.print()
     verbatim(console, exhibit.source.rstrip("\n"), "cyan")
+    if exhibit.path is not None:
+        console.print()
+        say(console, f"It is kept in a failure file; this judges it again on {local(exhibit.target)}:")
+        verbatim(console, f"    kvproof replay {shlex.quote(str(exhibit.path))}", "bold")
 
 
 def _show_accusation(console: Console, law: str, reason: str) -> None:

@@ -158,8 +158,8 @@ def _sweep_family(capabilities: KernelCapabilities, family: Family, rng: random.
                 yield dataclasses.replace(case, lens=(longest, 1), query_lens=(20, 1) if kind == "prefill" else None)
             if turn == 0 and kind != "prefill":
                 # A long sequence among many short ones: alone it is computed otherwise by kernels that look at the size of the batch.
-                lens = (LONGEST_TOKENS, *(1 + at % (2 * block) for at in range(MANY_SEQUENCES - 1)))
-                yield dataclasses.replace(case, lens=lens, interleaved=True, cancelling=kind == "decode")
+                many = (LONGEST_TOKENS, *(1 + at % (2 * block) for at in range(MANY_SEQUENCES - 1)))
+                yield dataclasses.replace(case, lens=many, interleaved=True, cancelling=kind == "decode")
 
 
 def random_case(capabilities: KernelCapabilities, rng: random.Random) -> Case:

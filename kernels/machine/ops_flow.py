@@ -6,8 +6,10 @@ needs cut down to it, and results are put together again afterwards. So a progra
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,7 +30,7 @@ from kvproof.kernels.machine.errors import EndlessLoopError, MachineError, Runaw
 from kvproof.kernels.machine.ir import Op
 from kvproof.kernels.machine.limits import CallStopped
 from kvproof.kernels.machine.numerics import Array, container
-from kvproof.kernels.machine.values import Value, dense, merge, take
+from kvproof.kernels.machine.values import Value, dense, full, merge, take
 
 MAX_ITERATIONS = 1 << 22
 """Trips of one loop. A paged kernel over a million tokens makes 65,536; a program that waits for another one would never end."""
@@ -42,14 +44,43 @@ def _subset(env: Env, free: tuple[int, ...], keep: Array) -> Env:
     return cut
 
 
-def _join_roots(builder: Builder, op: Op, results: tuple[int, ...], sources: list[tuple[int, ...]]) -> None:
-    """Pointers that leave a region keep their argument where all ways agree on it."""
-    for position, result in enumerate(results):
-        if builder.type(result).is_pointer:
-            roots = {builder.root(values[position]) for values in sources}
-            if len(roots) > 1:
-                raise builder.unsupported(op, "a join of pointers into different arguments")
-            builder.roots[result] = roots.pop()
+def _copy_root(builder: Builder, target: int, source: int) -> None:
+    if builder.type(target).is_pointer:
+        builder.roots[target] = builder.root(source)
+
+
+def _start_roots(builder: Builder, carried: Sequence[int], inits: Sequence[int]) -> None:
+    """Pointers that a loop carries come from where they do on its first trip, until `_widen_roots` finds otherwise."""
+    for argument, init in zip(carried, inits, strict=True):
+        _copy_root(builder, argument, init)
+
+
+def _widen_roots(builder: Builder, carried: Sequence[int], yields: Sequence[int]) -> bool:
+    """Make byte addresses of the carried pointers that come back into another tensor; whether there were any, so that the body must be
+    compiled again.
+    """
+    odd = [
+        argument
+        for argument, value in zip(carried, yields, strict=True)
+        if builder.type(argument).is_pointer and builder.root(argument) not in (ABSOLUTE, builder.root(value))
+    ]
+    builder.roots.update(dict.fromkeys(odd, ABSOLUTE))
+    return bool(odd)
+
+
+def _absolute_positions(builder: Builder, carried: Sequence[int], values: Sequence[int]) -> dict[int, int]:
+    """Where a value into one tensor enters a place that holds byte addresses: position -> the value's root."""
+    return {
+        position: builder.root(value)
+        for position, (argument, value) in enumerate(zip(carried, values, strict=True))
+        if builder.type(argument).is_pointer and builder.root(argument) == ABSOLUTE != builder.root(value)
+    }
+
+
+def _as_addresses(frame: Frame, values: list[Value], positions: dict[int, int]) -> list[Value]:
+    for position, root in positions.items():
+        values[position] = frame.run.absolute(root, values[position])
+    return values
 
 
 class _Way:
@@ -124,11 +155,13 @@ class _Leavers:
 def _for(op: Op, builder: Builder) -> Step:
     low, high, by, *inits = op.operands
     induction, *carried = op.regions[0].body.arguments
-    for argument, init in zip(carried, inits, strict=True):
-        if builder.type(argument).is_pointer:
-            builder.roots[argument] = builder.root(init)
+    _start_roots(builder, carried, inits)
     region = builder.region(op.regions[0])
-    _join_roots(builder, op, op.results, [tuple(inits), region.yields])
+    while _widen_roots(builder, carried, region.yields):
+        region = builder.region(op.regions[0])
+    for result, argument in zip(op.results, carried, strict=True):
+        _copy_root(builder, result, argument)
+    entering, turning = _absolute_positions(builder, carried, inits), _absolute_positions(builder, carried, region.yields)
     kind = container(builder.type(induction).elem)
 
     def run(env: Env, frame: Frame) -> None:
@@ -137,12 +170,16 @@ def _for(op: Op, builder: Builder) -> Step:
             raise MachineError(f"a loop of {frame.run.kernel_name!r} at {op.location} has a step of {int(stride.min())}")
         trips = np.maximum(0, -(-(stop - start) // stride))
         frame.run.check_trips(int(trips.max(initial=0)), MAX_ITERATIONS, op)
-        values: list[Value] = [env[init] for init in inits]
+        values: list[Value] = _as_addresses(frame, [env[init] for init in inits], entering)
+
+        def body(inner: Env, current: Frame, index: Array, carry: list[Value]) -> list[Value]:
+            return _as_addresses(current, _trip(region, inner, current, index.astype(kind), carry), turning)
+
         if int(trips.min()) == int(trips.max()):
             for trip in range(int(trips.flat[0])):
-                values = _trip(region, env, frame, (start + trip * stride).astype(kind), values)
+                values = body(env, frame, start + trip * stride, values)
         else:
-            values = _uneven(region, env, frame, (start, stride, trips), values, kind)
+            values = _uneven(region, body, env, frame, (start, stride, trips), values)
         for out, value in zip(op.results, values, strict=True):
             env[out] = value
 
@@ -156,8 +193,11 @@ def _trip(region: CompiledRegion, env: Env, frame: Frame, index: Array, values: 
     return [env[value] for value in region.yields]
 
 
+Body: TypeAlias = Callable[[Env, Frame, Array, list[Value]], list[Value]]
+
+
 def _uneven(
-    region: CompiledRegion, env: Env, frame: Frame, bounds: tuple[Array, Array, Array], values: list[Value], kind: Any
+    region: CompiledRegion, body: Body, env: Env, frame: Frame, bounds: tuple[Array, Array, Array], values: list[Value]
 ) -> list[Value]:
     """A loop whose trip count differs between programs: those that are done leave, the others go on without them."""
     count = len(frame.ids)
@@ -174,27 +214,34 @@ def _uneven(
             current = Frame(frame.ids[alive], frame.run)
             done += len(gone)
         if len(alive):
-            values = _trip(region, inner, current, (start[alive] + trip * stride[alive]).astype(kind), values)
+            values = body(inner, current, start[alive] + trip * stride[alive], values)
     return leavers.results(count, len(values))
+
+
+def _while_regions(op: Op, builder: Builder) -> tuple[CompiledRegion, CompiledRegion]:
+    """Condition and body; what the condition passes on keeps its tensor."""
+    before = builder.region(op.regions[0])
+    for argument, value in zip(op.regions[1].body.arguments, before.yields[1:], strict=True):
+        _copy_root(builder, argument, value)
+    return before, builder.region(op.regions[1])
 
 
 @step("scf.while")
 def _while(op: Op, builder: Builder) -> Step:
-    for argument, init in zip(op.regions[0].body.arguments, op.operands, strict=True):
-        if builder.type(argument).is_pointer:
-            builder.roots[argument] = builder.root(init)
-    before = builder.region(op.regions[0])
+    carried = op.regions[0].body.arguments
+    _start_roots(builder, carried, op.operands)
+    before, after = _while_regions(op, builder)
+    while _widen_roots(builder, carried, after.yields):
+        before, after = _while_regions(op, builder)
     passed = before.yields[1:]
-    for argument, value in zip(op.regions[1].body.arguments, passed, strict=True):
-        if builder.type(argument).is_pointer:
-            builder.roots[argument] = builder.root(value)
-    after = builder.region(op.regions[1])
-    _join_roots(builder, op, op.results, [passed])
+    for result, value in zip(op.results, passed, strict=True):
+        _copy_root(builder, result, value)
+    entering, turning = _absolute_positions(builder, carried, op.operands), _absolute_positions(builder, carried, after.yields)
     free = tuple(sorted({*before.free, *after.free}))
     waits = any(inner.name.startswith("tt.atomic") for region in op.regions for inner in region.operations())
 
     def loop(env: Env, frame: Frame) -> None:
-        values: list[Value] = [env[value] for value in op.operands]
+        values: list[Value] = _as_addresses(frame, [env[value] for value in op.operands], entering)
         alive, leavers, inner, current = np.arange(len(frame.ids)), _Leavers(), env, frame
         for trip in range(MAX_ITERATIONS + 1):
             if trip == MAX_ITERATIONS:
@@ -212,7 +259,7 @@ def _while(op: Op, builder: Builder) -> Step:
                 inner, current = _subset(inner, free, kept), Frame(frame.ids[alive], frame.run)
             _bind(after.block, inner, values)
             run_block(after.block, inner, current)
-            values = [inner[value] for value in after.yields]
+            values = _as_addresses(current, [inner[value] for value in after.yields], turning)
         for out, value in zip(op.results, leavers.results(len(frame.ids), len(op.results)), strict=True):
             env[out] = value
 
@@ -263,6 +310,26 @@ def _call(op: Op, builder: Builder) -> Step:
         ]
         for out, value in zip(op.results, run_function(callee, values, frame), strict=True):
             env[out] = value
+
+    return run
+
+
+@step("tt.map_elementwise")
+def _map_elementwise(op: Op, builder: Builder) -> Step:
+    """Each element runs the region as if it were a program of its own, so that elements part ways where the region branches."""
+    if op.integer("pack", 1) != 1:
+        raise builder.unsupported(op, "several elements at a time")
+    shape = builder.type(op.operands[0]).shape
+    region = builder.region(op.regions[0])
+
+    def run(env: Env, frame: Frame) -> None:
+        programs, count = len(frame.ids), math.prod(shape)
+        everyone = np.repeat(np.arange(programs), count)
+        inner = _subset(env, region.free, everyone)
+        _bind(region.block, inner, [np.broadcast_to(full(env[value], shape), (programs, *shape)).reshape(-1) for value in op.operands])
+        run_block(region.block, inner, Frame(frame.ids[everyone], frame.run))
+        for out, value in zip(op.results, region.yields, strict=True):
+            env[out] = np.broadcast_to(dense(inner[value]), (programs * count,)).reshape(programs, *shape)
 
     return run
 

@@ -87,13 +87,16 @@ class PagedTriton(PagedKernels):
         sinks: torch.Tensor | None = None,
         soft_cap: float | None = None,
         plan: PrefillPlan | None = None,
+        max_tokens: int | None = None,
     ) -> torch.Tensor:
-        """Decode, or with `query_lens` prefill. `plan`: `prefill_plan` of these query lengths, where several layers share it."""
+        """Decode, or with `query_lens` prefill. `plan`: `prefill_plan` of these query lengths, where several layers share it. `max_tokens`: no
+        sequence of a decode is longer, which spares programs and scratch memory where tables are as wide as the longest one possible.
+        """
         out = torch.empty(*query.shape[:-1], pool.value.shape[-1], dtype=query.dtype, device=query.device)
         if out.numel() == 0:
             return out
         if pool.latent_size is not None:
-            self._decode_latent(pool, query, block_tables, seq_lens, out, scale)
+            self._decode_latent(pool, query, block_tables, seq_lens, out, scale, max_tokens)
             return out
         options = {
             "RATIO": query.shape[1] // pool.kv_heads,
@@ -107,7 +110,7 @@ class PagedTriton(PagedKernels):
         }
         sinks, soft_cap = query if sinks is None else sinks, soft_cap or 1.0
         if query_lens is None:
-            self._decode(pool, query, block_tables, seq_lens, sinks, out, scale, soft_cap, options)
+            self._decode(pool, query, block_tables, seq_lens, sinks, out, scale, soft_cap, options, max_tokens)
         else:
             plan = plan or self.prefill_plan(pool, query, query_lens)
             self._prefill(pool, query, block_tables, seq_lens, query_lens, plan, sinks, out, scale, soft_cap, options)
@@ -116,7 +119,7 @@ class PagedTriton(PagedKernels):
     def prefill_plan(self, pool: KVPool, query: torch.Tensor, query_lens: torch.Tensor) -> PrefillPlan:
         """Which tile of a prefill is whose; it depends on the query lengths, not on the layer."""
         ratio = query.shape[1] // pool.kv_heads
-        tiles = self.prefill_tiles(self._target_of(query), ratio, pool.head_size, query.dtype)
+        tiles = self._prefill_tiles(pool, query)
         return plan_prefill(query_lens, query.shape[0], tiles.rows // ratio)
 
     def copy_blocks(self, pool: KVPool, pairs: torch.Tensor) -> None:
@@ -163,6 +166,10 @@ class PagedTriton(PagedKernels):
         """The slots of all tokens, `[seqs * max_blocks * block_size]` int64 in order, -1 where a sequence has ended: for gather and scatter."""
         return slots_of(block_tables, seq_lens, block_size)
 
+    def _prefill_tiles(self, pool: KVPool, query: torch.Tensor) -> Tiles:
+        ratio = query.shape[1] // pool.kv_heads
+        return self.prefill_tiles(self._target_of(query), ratio, pool.head_size, query.dtype, quantised=pool.key_scale is not None)
+
     def _target_of(self, tensor: torch.Tensor) -> Target:
         return self._target or target_of(tensor.device)
 
@@ -172,10 +179,11 @@ class PagedTriton(PagedKernels):
 
     def _decode(
         self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, sinks: torch.Tensor, out: torch.Tensor,
-        scale: float, soft_cap: float, options: dict[str, Any],
+        scale: float, soft_cap: float, options: dict[str, Any], max_tokens: int | None,
     ) -> None:  # fmt: skip
         tiles = self.decode_tiles(self._target_of(query), options["RATIO"], pool.head_size, query.dtype)
-        parts = self._parts(tables, pool.block_size, tiles, options["WINDOW"], out)
+        longest = _longest(tables.shape[1] * pool.block_size, max_tokens, options["WINDOW"], tiles)
+        parts = self._parts(longest, tiles, out)
         key, value = self._stored(pool.key), self._stored(pool.value)
         decode_kernel[(pool.kv_heads, parts.splits, len(query))](
             query, key, value, _or(pool.key_scale, key), _or(pool.value_scale, value), sinks, out, parts.partial, parts.stats, tables, lens,
@@ -187,12 +195,13 @@ class PagedTriton(PagedKernels):
             _merge(parts, tiles, sinks, out, lens, WINDOW=options["WINDOW"], SINKS=options["SINKS"])
 
     def _decode_latent(
-        self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, out: torch.Tensor, scale: float
-    ) -> None:
+        self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, out: torch.Tensor, scale: float,
+        max_tokens: int | None,
+    ) -> None:  # fmt: skip
         seqs, heads, latent = out.shape
         rope = query.shape[2] - latent
         tiles = self.mla_tiles(self._target_of(query), heads, query.dtype)
-        parts = self._parts(tables, pool.block_size, tiles, 0, out)
+        parts = self._parts(_longest(tables.shape[1] * pool.block_size, max_tokens, 0, tiles), tiles, out)
         mla_kernel[(triton.cdiv(heads, tiles.rows), parts.splits, seqs)](
             query, pool.key, out, parts.partial, parts.stats, tables, lens, heads, scale,
             query.stride(0), query.stride(1), tables.stride(0), *_strides(pool, pool.key)[:2],
@@ -202,12 +211,9 @@ class PagedTriton(PagedKernels):
         if parts.splits > 1:
             _merge(parts, tiles, out, out, lens, WINDOW=0, SINKS=False)
 
-    def _parts(self, tables: torch.Tensor, block_size: int, tiles: Tiles, window: int, out: torch.Tensor) -> _Parts:
-        """How many splits the widest sequence of such a table can need, and where they leave their parts."""
+    def _parts(self, longest: int, tiles: Tiles, out: torch.Tensor) -> _Parts:
+        """How many splits `longest` tokens need, and where they leave their parts."""
         tokens = triton.cdiv(self.split_tokens, tiles.tile) * tiles.tile
-        longest = tables.shape[1] * block_size
-        if window:
-            longest = min(longest, window + tiles.tile - 1)
         splits = max(1, triton.cdiv(longest, tokens))
         if splits == 1:
             return _Parts(tokens, 1, out, out)
@@ -219,7 +225,7 @@ class PagedTriton(PagedKernels):
         self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, query_lens: torch.Tensor, plan: PrefillPlan,
         sinks: torch.Tensor, out: torch.Tensor, scale: float, soft_cap: float, options: dict[str, Any],
     ) -> None:  # fmt: skip
-        tiles = self.prefill_tiles(self._target_of(query), options["RATIO"], pool.head_size, query.dtype)
+        tiles = self._prefill_tiles(pool, query)
         key, value = self._stored(pool.key), self._stored(pool.value)
         prefill_kernel[(len(plan.tile_seq), pool.kv_heads)](
             query, key, value, _or(pool.key_scale, key), _or(pool.value_scale, value), sinks, out, tables, lens, query_lens,
@@ -239,6 +245,12 @@ class _Parts:
     splits: int
     partial: torch.Tensor
     stats: torch.Tensor
+
+
+def _longest(room: int, max_tokens: int | None, window: int, tiles: Tiles) -> int:
+    """The most tokens that a row of a decode can walk, from the tile on that its window begins in."""
+    longest = room if max_tokens is None else min(room, max_tokens)
+    return min(longest, window + tiles.tile - 1) if window else longest
 
 
 def _merge(parts: _Parts, tiles: Tiles, sinks: torch.Tensor, out: torch.Tensor, lens: torch.Tensor, **constants: Any) -> None:  # noqa: ANN401

@@ -42,11 +42,11 @@ class Device:
 
 
 DEVICES = {
-    "sm_80": Device(GPUTarget("cuda", 80, 32), Target("cuda", False), 163 << 10),
+    "sm_80": Device(GPUTarget("cuda", 80, 32), Target("cuda", False, False), 163 << 10),
     "sm_90": Device(GPUTarget("cuda", 90, 32), Target("cuda", True), 227 << 10),
     "sm_100": Device(GPUTarget("cuda", 100, 32), Target("cuda", True), 227 << 10),
-    "gfx942": Device(GPUTarget("hip", "gfx942", 64), Target("hip", False), 64 << 10),
-    "gfx950": Device(GPUTarget("hip", "gfx950", 64), Target("hip", True), 160 << 10),
+    "gfx942": Device(GPUTarget("hip", "gfx942", 64), Target("hip", False, False), 64 << 10),
+    "gfx950": Device(GPUTarget("hip", "gfx950", 64), Target("hip", True, False), 160 << 10),
 }
 """A100, H100 and H200, B200, MI300, MI350."""
 

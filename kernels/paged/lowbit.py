@@ -71,9 +71,10 @@ class LowBitTriton:
         *,
         scale: float,
         query_lens: torch.Tensor | None = None,
+        max_tokens: int | None = None,
     ) -> torch.Tensor:
         """Attention of query `[rows, q_heads, head_size]` after `store`: one row for each sequence, or with `query_lens` its last positions,
-        causal. Each row is walked on its own, which suits decodes and short appends.
+        causal. Each row is walked on its own, which suits decodes and short appends. `max_tokens` as in `PagedTriton.attend`.
         """
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         count, heads, head = query.shape
@@ -81,7 +82,8 @@ class LowBitTriton:
             return out
         row_seqs, row_lens = query_rows(seq_lens, query_lens, count)
         split = triton.cdiv(self.split_tokens, pool.group) * pool.group
-        parts = 1 + triton.cdiv(block_tables.shape[1] * pool.block_size, split)
+        room = block_tables.shape[1] * pool.block_size
+        parts = 1 + triton.cdiv(room if max_tokens is None else min(room, max_tokens), split)
         partial = torch.empty(count, heads, parts, head, dtype=torch.float32, device=query.device)
         stats = torch.empty(count, heads, parts, 2, dtype=torch.float32, device=query.device)
         ratio = heads // pool.key.shape[2]
@@ -91,7 +93,7 @@ class LowBitTriton:
             query.stride(0), query.stride(1), block_tables.stride(0), *pool.key.stride()[:3], *pool.key_scale.stride()[:3],
             *pool.value_scale.stride()[:3], *pool.ring_key.stride()[:3],
             RATIO=ratio, ROWS=padded(ratio), BITS=pool.bits, GROUP=pool.group, CHANNELS=pool.channels, BLOCK=pool.block_size,
-            HEAD=head, PADDED=padded(head), RING=pool.ring, TILE=32, SPLIT=split, STAGES=2, num_warps=4,
+            HEAD=head, PADDED=padded(head), RING=pool.ring, TILE=32, SPLIT=split, STAGES=2, num_warps=8,
         )  # fmt: skip
         # The merge counts parts from a length: one for the ring, and one for each split of quantised tokens.
         counted = torch.minimum(row_lens, quantised[row_seqs.long()]) + split

@@ -29,14 +29,14 @@ def packed(numbers, BITS: tl.constexpr):
 @triton.jit
 def levels(x, zero, scale, BITS: tl.constexpr):
     """The nearest of 2^BITS levels."""
-    return tl.clamp(tl.floor((x - zero) / scale + 0.5), 0.0, (1 << BITS) - 1.0).to(tl.int32)
+    return tl.clamp(tl.floor(tl.div_rn(x - zero, scale) + 0.5), 0.0, (1 << BITS) - 1.0).to(tl.int32)
 
 
 @triton.jit
 def rounded_scale(low, high, stored, BITS: tl.constexpr):
     """Zero and scale as they are stored, so that levels are chosen with what will be read: (high - low) / (2^BITS - 1), 1 for a flat group."""
     zero = low.to(stored).to(tl.float32)
-    scale = ((high - zero) / ((1 << BITS) - 1.0)).to(stored).to(tl.float32)
+    scale = tl.div_rn(high - zero, (1 << BITS) - 1.0).to(stored).to(tl.float32)
     return zero, tl.where(scale > 0.0, scale, 1.0)
 
 

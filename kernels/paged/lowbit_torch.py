@@ -93,7 +93,7 @@ def sequence_rows(pool: LowBitPool, table: torch.Tensor, ring: int, length: int,
     key = _unpacked(pool.key[block, offset], pool.bits) * scale + zero
     scale, zero = (part[block, offset].float().unsqueeze(-1) for part in (pool.value_scale, pool.value_zero))
     levels = _unpacked(pool.value[block, offset], pool.bits)
-    value = (levels.reshape(*levels.shape[:-1], levels.shape[-1] // pool.channels, pool.channels) * scale + zero).flatten(-2)
+    value = (levels.reshape(*levels.shape[:-1], pool.head_size // pool.channels, pool.channels) * scale + zero).flatten(-2)
     recent = torch.arange(quantised, max(length, quantised), device=table.device) % pool.ring
     return torch.cat([key, pool.ring_key[ring, recent].float()]), torch.cat([value, pool.ring_value[ring, recent].float()])
 

@@ -16,10 +16,13 @@ each key head), and a batch of one at 8192 tokens still gives 64 programs with 8
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What of a device decides how kernels are launched: `backend` "cuda" or "hip", and whether kernels may use the type e4m3."""
+    """What of a device decides how kernels are launched: `backend` "cuda" or "hip"; whether kernels may use the type e4m3; whether matrix units
+    read their operands from shared memory, which leaves registers free (NVIDIA's compute capabilities 9 and 10).
+    """
 
     backend: str = "cuda"
     e4m3: bool = True
+    shared_operands: bool = True
 
 
 @functools.cache
@@ -32,8 +35,8 @@ def target_of(device: torch.device) -> Target:
         return Target()
     properties = torch.cuda.get_device_properties(device)
     if torch.version.hip:
-        return Target("hip", str(properties.gcnArchName).startswith("gfx95"))
-    return Target("cuda", (properties.major, properties.minor) >= (8, 9))
+        return Target("hip", str(properties.gcnArchName).startswith("gfx95"), False)
+    return Target("cuda", (properties.major, properties.minor) >= (8, 9), properties.major in (9, 10))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,15 +63,19 @@ def decode_tiles(target: Target, ratio: int, head: int, compute: torch.dtype) ->
     return Tiles(padded(ratio), tile, 4 if padded(ratio) <= 32 else 8, 4 if wide <= 256 else 3)
 
 
-def prefill_tiles(target: Target, ratio: int, head: int, compute: torch.dtype) -> Tiles:
-    """128 query rows, halved where registers would not hold them; 64 keys on NVIDIA, 32 on AMD, whose four warps are as wide as eight."""
+def prefill_tiles(target: Target, ratio: int, head: int, compute: torch.dtype, *, quantised: bool) -> Tiles:
+    """128 query rows and 64 keys, halved where registers would not hold them: operands and, of quantised pools, numbers on their way to the type of
+    the queries. Four warps on AMD are as wide as eight on NVIDIA.
+    """
     if compute == torch.float32:
         return Tiles(max(32, padded(ratio)), 16, 4, 2)
     if padded(head) > 128:
         return Tiles(max(64, padded(ratio)), 32, 8, 2)
     if target.backend == "hip":
         return Tiles(max(128, padded(ratio)), 32, 4, 2)
-    return Tiles(max(128, padded(ratio)), 64, 8, 3)
+    if not target.shared_operands:
+        return Tiles(max(64 if quantised else 128, padded(ratio)), 32, 8, 2 if quantised else 3)
+    return Tiles(max(128, padded(ratio)), 64, 8, 2 if quantised else 3)
 
 
 def mla_tiles(target: Target, heads: int, compute: torch.dtype) -> Tiles:

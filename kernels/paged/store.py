@@ -3,6 +3,7 @@
 Program (tile, key head) takes TILE tokens: it reads their slots, then their rows of HEAD elements, keys first and values after them, and
 writes each row to `block * block_stride + offset * slot_stride + head * head_stride`. A slot of -1 is a padded lane: nothing is read or
 written for it. With a scale for each slot and head, the scale is chosen here: the row's largest magnitude over the largest stored number.
+Divisions are rounded correctly, so that every device, and torch, stores the same bits.
 """
 
 import triton
@@ -43,13 +44,13 @@ def store_rows(
     mask = live[:, None] & (lane < HEAD)[None, :]
     values = tl.load(source + (row * token_stride + head * head_stride)[:, None] + lane[None, :], mask=mask, other=0.0)
     if SCALES == "pool":
-        values = narrowed(values.to(tl.float32) / tl.load(scales), LIMIT, pool.dtype.element_ty)
+        values = narrowed(tl.div_rn(values.to(tl.float32), tl.load(scales)), LIMIT, pool.dtype.element_ty)
     elif SCALES == "token":
         values = values.to(tl.float32)
         largest = tl.max(tl.abs(values), 1)
-        scale = tl.where(largest > 0.0, largest / LIMIT, 1.0)
+        scale = tl.where(largest > 0.0, tl.div_rn(largest, LIMIT), 1.0)
         tl.store(scales + slot * kv_heads + head, scale, mask=live)
-        values = narrowed(values / scale[:, None], LIMIT, pool.dtype.element_ty)
+        values = narrowed(tl.div_rn(values, scale[:, None]), LIMIT, pool.dtype.element_ty)
     where = (slot // BLOCK) * block_stride + (slot % BLOCK) * slot_stride + head * pool_head_stride
     tl.store(pool + where[:, None] + lane[None, :], values, mask=mask)
 

@@ -44,7 +44,7 @@ class Proof:
 
 
 def prove_launch(program: Program, values: Sequence[Any], grid: tuple[int, int, int], deadline: float | None = None) -> list[Proof]:
-    """One proof for each load, store and atomic. `values` are the flattened launch arguments, `deadline` a `time.monotonic` after which all
+    """One proof for each load, store and atomic. `values` are the flattened launch arguments, `deadline` a `time.process_time` after which all
     is unknown.
     """
     function = program.kernel
@@ -71,7 +71,7 @@ def _prove(evaluator: Evaluator, access: Access, tensors: dict[int, torch.Tensor
         return Proof(*place, "unknown", "its pointer is not known to come from one tensor argument")
     if element_bytes(evaluator.type(op.operands[0]).pointee or "i8") != tensors[root].element_size():
         return Proof(*place, "unknown", "the kernel reads its tensor as elements of another width")
-    if deadline is not None and time.monotonic() > deadline:
+    if deadline is not None and time.process_time() > deadline:
         return Proof(*place, "unknown", "the time for proofs was used up")
     tensor = tensors[root]
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
@@ -85,7 +85,9 @@ def _prove(evaluator: Evaluator, access: Access, tensors: dict[int, torch.Tensor
     wraps = [z3.Or(side.expr < -(2 ** (side.bits - 1)), side.expr >= 2 ** (side.bits - 1)) for side in evaluator.sides]
     solver = z3.Solver()
     solver.set("timeout", TIMEOUT_MILLISECONDS)
-    solver.add(*conditions, *(z3.And(variable >= low, variable <= high) for variable, low, high in evaluator.ranges.values()))
+    solver.add(
+        *conditions, *evaluator.facts, *(z3.And(variable >= low, variable <= high) for variable, low, high in evaluator.ranges.values())
+    )
     solver.add(z3.Or(*wraps, address < 0, address >= span))
     answer = solver.check()
     if answer == z3.unsat:

@@ -18,6 +18,9 @@ import z3
 from kvproof.kernels.machine.ir import Block, Function, Op, Type
 from kvproof.kernels.machine.ops_arith import constant_value
 
+INDUCTION_MILLISECONDS = 500
+"""For showing that a `while` loop keeps its values in a range: a binary search takes a few."""
+
 Lanes = tuple[Any, ...]
 Expr = Any
 """A Z3 integer or boolean expression; z3 ships no types."""
@@ -60,6 +63,7 @@ class Evaluator:
         self.opaque: dict[str, str] = {}
         self.loaded: dict[str, str] = {}
         self.sides: list[Side] = []
+        self.facts: list[Expr] = []
         self.accesses: list[Access] = []
         self.roots: dict[int, int] = {value: at for at, value in enumerate(function.arguments) if function.types[value].is_pointer}
         self._defs: dict[int, Callable[[Lanes], Expr]] = {}
@@ -117,13 +121,11 @@ class Evaluator:
                 self._for(op, guards)
             elif op.name == "scf.if":
                 self._if(op, guards)
-            elif op.name in ("scf.while", "tt.call"):
+            elif op.name == "scf.while":
+                self._while(op, guards)
+            elif op.name == "tt.call":
                 for value in op.results:
                     self._defs[value] = self._unknown(value, f"{op.name} at {op.location}")
-                for region in op.regions:
-                    for argument in region.body.arguments:
-                        self._defs[argument] = self._unknown(argument, f"a value carried by {op.name} at {op.location}")
-                    self._walk(region.body, guards)
             else:
                 self._simple(op, guards)
 
@@ -179,6 +181,56 @@ class Evaluator:
             self._keep_root(value, (init,))
             self._defs[value] = self._carried(argument, init, amount, trips, op)
 
+    def _while(self, op: Op, guards: list[Callable[[], Expr]]) -> None:
+        """Carried integers are unknowns. They stay between the smallest and the largest value that they start from where that is inductive, as
+        in a binary search; otherwise they may be anything.
+        """
+        before, after = (region.body for region in op.regions)
+        condition, *passed = before.ops[-1].operands
+        for argument in before.arguments:
+            self._defs[argument] = self._variable(argument, f"a value carried by {op.name} at {op.location}")
+        self._walk(before, guards)
+        for argument, value in zip(after.arguments, passed, strict=True):
+            self._alias(argument, value)
+        self._walk(after, [*guards, lambda: self.at(condition, ())])
+        for result, value in zip(op.results, passed, strict=True):
+            self._alias(result, value)
+        self._bound(before.arguments, op.operands, after.ops[-1].operands if after.ops else (), condition)
+
+    def _variable(self, value: int, why: str) -> Callable[[Lanes], Expr]:
+        """One unknown for a scalar, the same wherever it is used; a tensor differs from lane to lane."""
+        make = self._unknown(value, why)
+        if self.type(value).shape or self.type(value).is_pointer:
+            return make
+        made = make(())
+        return lambda _lanes: made
+
+    def _alias(self, target: int, source: int) -> None:
+        self._defs[target] = lambda lanes: self.at(source, lanes)
+        self._keep_root(target, (source,))
+
+    def _bound(self, arguments: Sequence[int], inits: Sequence[int], nexts: Sequence[int], condition: int) -> None:
+        """Narrow the unknowns of a `while` to the range of its constant initial values, if one more trip stays in it."""
+        starts = {
+            argument: start.as_long()
+            for argument, init in zip(arguments, inits, strict=True)
+            if not self.type(argument).shape and not self.type(argument).is_float and not self.type(argument).is_pointer
+            if z3.is_int_value(start := z3.simplify(self.at(init, ())))
+        }
+        if not starts or len(nexts) != len(arguments):
+            return
+        low, high = min(starts.values()), max(starts.values())
+        inside = [z3.And(low <= self.at(argument, ()), self.at(argument, ()) <= high) for argument in starts]
+        after = [self.at(value, ()) for argument, value in zip(arguments, nexts, strict=True) if argument in starts]
+        solver = z3.Solver()
+        solver.set("timeout", INDUCTION_MILLISECONDS)
+        solver.add(*inside, self.at(condition, ()), *self.facts, z3.Or(*(z3.Or(value < low, value > high) for value in after)))
+        if solver.check() == z3.unsat:
+            for argument in starts:
+                name = str(self.at(argument, ()))
+                self.ranges[name] = (self.ranges[name][0], low, high)
+        self.forget()
+
     def _amount(self, body: Block, argument: int, value: int) -> int | None:
         """The value by which a carried one grows each trip, where it is one operation and does not depend on the loop."""
         inside = {result for op in body.ops for result in op.results} | set(body.arguments)
@@ -212,6 +264,7 @@ class Evaluator:
     def forget(self) -> None:
         """Start a new access: no value and no side condition of the last one counts."""
         self.sides.clear()
+        self.facts.clear()
         self._memo.clear()
 
     def fresh(self, hint: str, low: int, high: int) -> Expr:
@@ -354,12 +407,24 @@ def _addptr(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
 def _divide(e: Evaluator, op: Op, lanes: Lanes) -> Expr:
     a, b = _both(e, op, lanes)
     divisor = z3.simplify(b)
-    if not z3.is_int_value(divisor) or divisor.as_long() <= 0:
-        return e.unknown(op, lanes, f"a division by a value that is not constant at {op.location}")
+    if not z3.is_int_value(divisor):
+        return _divide_by_unknown(e, op, lanes, a, b)
+    if divisor.as_long() <= 0:
+        return e.unknown(op, lanes, f"a division by {divisor} at {op.location}")
     if op.name.endswith("ui"):
         a = _as_unsigned(a, e.type(op.operands[0]).bits)
     quotient = z3.If(a >= 0, a / divisor, -((-a) / divisor))
     return quotient if "div" in op.name else a - quotient * divisor
+
+
+def _divide_by_unknown(e: Evaluator, op: Op, lanes: Lanes, a: Expr, b: Expr) -> Expr:
+    """A quotient lies between 0 and the dividend, a remainder below the divisor too: linear bounds, where the exact value is nonlinear. A
+    counterexample that needs more is not one.
+    """
+    result = e.unknown(op, lanes, f"a division by a value that is not constant at {op.location}")
+    bounds = [result >= 0, result <= a] + ([result < b] if "rem" in op.name else [])
+    e.facts.append(z3.Implies(z3.And(a >= 0, b >= 1), z3.And(*bounds)))
+    return result
 
 
 @rule("arith.maxsi", "arith.minsi")

@@ -89,6 +89,31 @@ PAGED_FAULTS: dict[str, Fault] = {
 """By name; `like` names a real bug of its kind."""
 
 
+MOVE_FAULTS: dict[str, tuple[str, str]] = {
+    "moves take the source's blocks for the target's": ("(goal // TARGET_BLOCK) * target_block_stride + (goal % TARGET_BLOCK)", "(goal // SOURCE_BLOCK) * target_block_stride + (goal % SOURCE_BLOCK)"),
+    "moves write where the target slot is padding": ("mask = ((origin >= 0) & (goal >= 0))[:, None]", "mask = (origin >= 0)[:, None]"),
+    "moves stop after one tile": ("move_kernel[(triton.cdiv(len(source_slots), tile), heads)]", "move_kernel[(1, heads)]"),
+    "moves leave scales behind": ("return tensors + [scale.unsqueeze(-1) for scale in", "return tensors + [scale.unsqueeze(-1) for scale in () and"),
+}  # fmt: skip
+"""One change each; `storage_judges.judge_moves` must see it."""
+
+LOW_BIT_FAULTS: dict[str, tuple[str, str]] = {
+    "levels are rounded down": ("tl.floor(tl.div_rn(x - zero, scale) + 0.5)", "tl.floor(tl.div_rn(x - zero, scale))"),
+    "the scheme forgets its zero": ("* k_scale[None, :] + k_zero[None, :]", "* k_scale[None, :]"),
+    "values take the scales of the first channels": ("v * v_scale[:, :, None] + v_zero[:, :, None]", "v * tl.max(v_scale, 1)[:, None, None] + v_zero[:, :, None]"),
+    "the first of two numbers lies in the high bits": ("tl.sum(parts << (tl.arange(0, EACH) * BITS)[None, None, :], 2)", "tl.sum(parts << ((EACH - 1 - tl.arange(0, EACH)) * BITS)[None, None, :], 2)"),
+    "the ring is overwritten before its group is quantised": ("first = tl.maximum(before, tl.load(quantised_after + seq))", "first = before"),
+    "tokens that wait are taken from the new rows": ("return tl.where(fresh, from_new, from_ring)", "return from_new"),
+    "every group of a block has the scales of its first": ("(begin % BLOCK // GROUP) * key_scale_group_stride", "0 * key_scale_group_stride"),
+    "the recent window is not attended to": ("for begin in tl.range(whole, length, TILE", "for begin in tl.range(whole, whole, TILE"),
+    "an append sees the end of its pass": ("stored = tl.minimum(length, whole)", "stored = whole"),
+    "a ring is that of the first sequence": ("ring_row = tl.load(ring_rows + seq).to(tl.int64) * ring_row_stride + kv_head", "ring_row = tl.load(ring_rows).to(tl.int64) * ring_row_stride + kv_head"),
+    "copies leave zeros behind": ("return [pool.key, pool.value, pool.key_scale, pool.key_zero, pool.value_scale, pool.value_zero]", "return [pool.key, pool.value, pool.key_scale, pool.value_scale]"),
+    "copies leave the ring of values behind": ("for tensor in (pool.ring_key, pool.ring_value):\n            copy_tensors", "for tensor in (pool.ring_key,):\n            copy_tensors"),
+}  # fmt: skip
+"""One change each; `storage_judges.judge_low_bits` must see it."""
+
+
 class Small:
     """What faulty kernels claim."""
 
@@ -100,7 +125,7 @@ class Small:
         return KernelCapabilities(
             dtypes=("float32", "float16"),
             head_sizes=(40, 32),
-            gqa_ratios=(3, 1),
+            gqa_ratios=(1, 3),
             block_sizes=(12, 64, 1),
             layouts=("NHD", "HND"),
             features=frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8"}),

@@ -9,60 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from kvproof.kernels import reference
-from kvproof.kernels.contract import KVPool
 from kvproof.kernels.machine import Machine, sparse_tensor
 from kvproof.kernels.machine.launch import flatten
 from kvproof.kernels.paged.lowbit import LowBitTriton
 from kvproof.kernels.paged.lowbit_pool import LowBitPool
-from kvproof.kernels.paged.lowbit_torch import LowBitTorch, sequence_rows
+from kvproof.kernels.paged.lowbit_torch import LowBitTorch
 from kvproof.kernels.proofs.prove import Proof, prove_launch
-
-BLOCKS, HEADS, RINGS = 24, 2, 5
+from kvproof.properties.kernels.storage_judges import HEADS, batch
 
 
 class Short(LowBitTriton):
     """Splits of one group, so that short sequences have many."""
 
     split_tokens = 16
-
-
-@dataclasses.dataclass
-class Batch:
-    """Sequences of one pool, with what was written kept contiguous beside it."""
-
-    pool: LowBitPool
-    tables: torch.Tensor
-    rings: torch.Tensor
-    lens: torch.Tensor
-    quantised: torch.Tensor
-    written: list[torch.Tensor]
-
-
-def batch(
-    seqs: int, *, garbage: float = float("nan"), block_size: int = 32, head: int = 48, dtype: torch.dtype = torch.float16, **options: Any
-) -> Batch:
-    sizes: dict[str, Any] = {"bits": 4, "group": 16, "channels": 16, "recent": 20, **options}
-    pool = LowBitPool.empty(BLOCKS, block_size, HEADS, head, rings=RINGS, dtype=dtype, **sizes)
-    for tensor in (pool.key_scale, pool.key_zero, pool.value_scale, pool.value_zero, pool.ring_key, pool.ring_value):
-        tensor.fill_(garbage)
-    order = torch.randperm(BLOCKS, generator=torch.Generator().manual_seed(seqs)).to(torch.int32)
-    width = BLOCKS // seqs
-    nothing = torch.zeros(seqs, dtype=torch.int32)
-    return Batch(
-        pool, order[: seqs * width].view(seqs, width), torch.tensor([3, 0, 4, 1][:seqs], dtype=torch.int32), nothing, nothing.clone(),
-        [torch.zeros(0, 2, HEADS, head, dtype=dtype) for _ in range(seqs)],
-    )  # fmt: skip
-
-
-def extend(held: Batch, counts: list[int], kernels: Any, seed: int = 0) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    head, dtype = held.pool.head_size, held.pool.ring_key.dtype
-    rows = [torch.randn(count, 2, HEADS, head, generator=generator).to(dtype) * (1 + seed % 3) for count in counts]
-    held.written = [torch.cat([old, new]) for old, new in zip(held.written, rows, strict=True)]
-    new, after = torch.cat(rows), held.lens + torch.tensor(counts, dtype=torch.int32)
-    held.quantised = kernels.store(held.pool, new[:, 0], new[:, 1], held.tables, held.rings, held.lens, after, held.quantised)
-    held.lens = after
 
 
 def on_machine(kernels: Any, method: str, *args: Any, **options: Any) -> Any:
@@ -81,12 +40,6 @@ class OnMachine:
         return on_machine(Short(), "store", *args)
 
 
-def tensors(pool: LowBitPool) -> list[torch.Tensor]:
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-    found = [getattr(pool, field.name) for field in dataclasses.fields(pool)]
-    return [tensor.view(kinds[tensor.element_size()]) for tensor in found if isinstance(tensor, torch.Tensor)]
-
-
 SCHEMES = [
     {"bits": 4},
     {"bits": 2, "head": 64, "channels": 32, "dtype": torch.bfloat16, "scale_dtype": torch.float32},
@@ -101,10 +54,10 @@ def test_triton_and_torch_store_the_same_bits_pass_after_pass(scheme: dict[str, 
     rng = random.Random(1)
     for turn in range(6):
         counts = [rng.choice([0, 1, 1, 2, 17, 40]) for _ in range(3)]
-        extend(ours, counts, OnMachine(), turn) if any(counts) else None
-        extend(theirs, counts, LowBitTorch(), turn) if any(counts) else None
+        ours.extend(counts, OnMachine(), turn) if any(counts) else None
+        theirs.extend(counts, LowBitTorch(), turn) if any(counts) else None
         assert ours.quantised.tolist() == theirs.quantised.tolist()
-        for mine, other in zip(tensors(ours.pool), tensors(theirs.pool), strict=True):
+        for mine, other in zip(ours.bits(), theirs.bits(), strict=True):
             assert torch.equal(mine, other)
     assert int(ours.quantised.max()) > 0
 
@@ -113,13 +66,13 @@ def test_triton_and_torch_store_the_same_bits_pass_after_pass(scheme: dict[str, 
 def test_what_is_read_is_within_half_a_step_and_the_window_is_exact(scheme: dict[str, Any]) -> None:
     held = batch(2, **scheme)
     for turn, counts in enumerate(([70, 3], [1, 1], [1, 30], [40, 5])):
-        extend(held, list(counts), LowBitTorch(), turn)
+        held.extend(list(counts), LowBitTorch(), turn)
     pool = held.pool
     for seq in range(2):
         length, whole = int(held.lens[seq]), int(held.quantised[seq])
         assert length - whole >= min(length, pool.recent)
         assert length - whole < pool.ring
-        key, value = sequence_rows(pool, held.tables[seq], int(held.rings[seq]), length, whole)
+        key, value = held.reads(seq)
         original = held.written[seq].float()
         assert torch.equal(key[whole:], original[whole:, 0])
         assert torch.equal(value[whole:], original[whole:, 1])
@@ -137,33 +90,12 @@ def test_what_is_read_is_within_half_a_step_and_the_window_is_exact(scheme: dict
         assert (error <= span / (2**pool.bits - 1) / 2 + slack).all()
 
 
-def expected(held: Batch, query: torch.Tensor, query_lens: torch.Tensor | None, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention in float64 over what the sequences read as, and the reference's bound for keys and values that are rounded once."""
-    output, bound = torch.zeros(query.shape, dtype=torch.float64), torch.zeros(query.shape, dtype=torch.float64)
-    row = 0
-    for seq, length in enumerate(held.lens.tolist()):
-        count = 1 if query_lens is None else int(query_lens[seq])
-        if length and count:
-            rows = sequence_rows(held.pool, held.tables[seq], int(held.rings[seq]), length, int(held.quantised[seq]))
-            blocks = -(-length // 16)
-            key, value = (
-                torch.cat([part, part.new_zeros(16 * blocks - length, *part.shape[1:])]).unflatten(0, (blocks, 16)) for part in rows
-            )
-            pool = KVPool(key, value, 16, "NHD", torch.ones(1), torch.ones(1))
-            lens, counts = torch.tensor([length]), torch.tensor([count])
-            table = torch.arange(blocks).unsqueeze(0)
-            found = reference.attend(pool, query[row : row + count], table, lens, scale=scale, query_lens=counts)
-            output[row : row + count], bound[row : row + count] = found.output, found.bound
-        row += count
-    return output, bound
-
-
-@pytest.mark.parametrize("kernels", [LowBitTriton, Short, LowBitTorch])
+@pytest.mark.parametrize("kernels", [pytest.param(LowBitTriton, marks=pytest.mark.nightly), Short, LowBitTorch])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_attention_over_quantised_groups_and_window_equals_the_contiguous_one(scheme: dict[str, Any], kernels: Any) -> None:
     held = batch(3, **scheme)
-    extend(held, [90, 7, 0], LowBitTorch(), 4)
-    extend(held, [5, 33, 0], LowBitTorch(), 5)
+    held.extend([90, 7, 0], LowBitTorch(), 4)
+    held.extend([5, 33, 0], LowBitTorch(), 5)
     head, dtype = held.pool.head_size, held.pool.ring_key.dtype
     for query_lens in (None, torch.tensor([5, 33, 0], dtype=torch.int32)):
         rows = 3 if query_lens is None else 40  # two rows more than there are queries, as captured graphs have
@@ -173,7 +105,7 @@ def test_attention_over_quantised_groups_and_window_equals_the_contiguous_one(sc
             out = LowBitTorch().attend(*arguments, scale=0.2, query_lens=query_lens)
         else:
             out = on_machine(kernels(), "attend", *arguments, scale=0.2, query_lens=query_lens)
-        wanted, bound = expected(held, query, query_lens, 0.2)
+        wanted, bound = held.expected(query, query_lens, 0.2)
         assert ((out.double() - wanted).abs() <= bound).all()
 
 
@@ -181,7 +113,7 @@ def test_what_nobody_owns_changes_no_bit() -> None:
     outputs = []
     for garbage in (float("nan"), 0.0, 3e4):
         held = batch(3, garbage=garbage)
-        extend(held, [90, 7, 40], LowBitTorch(), 4)
+        held.extend([90, 7, 40], LowBitTorch(), 4)
         query = torch.randn(3, 6, held.pool.head_size, generator=torch.Generator().manual_seed(9)).half()
         out = on_machine(Short(), "attend", held.pool, query, held.tables, held.rings, held.lens, held.quantised, scale=0.2)
         outputs.append(out)
@@ -191,7 +123,7 @@ def test_what_nobody_owns_changes_no_bit() -> None:
 
 def test_a_row_does_not_depend_on_its_batch() -> None:
     held = batch(3)
-    extend(held, [90, 7, 40], LowBitTorch(), 4)
+    held.extend([90, 7, 40], LowBitTorch(), 4)
     query = torch.randn(3, 6, held.pool.head_size, generator=torch.Generator().manual_seed(9)).half()
     together = on_machine(Short(), "attend", held.pool, query, held.tables, held.rings, held.lens, held.quantised, scale=0.2)
     for seq in range(3):
@@ -202,17 +134,17 @@ def test_a_row_does_not_depend_on_its_batch() -> None:
 
 def test_a_copied_sequence_reads_the_same_and_goes_its_own_way() -> None:
     held = batch(2)
-    extend(held, [50, 0], LowBitTorch(), 1)
+    held.extend([50, 0], LowBitTorch(), 1)
     blocks = -(-50 // held.pool.block_size)
     pairs = torch.stack([held.tables[0, :blocks], held.tables[1, :blocks]], 1).long()
     on_machine(LowBitTriton(), "copy_blocks", held.pool, pairs)
     on_machine(LowBitTriton(), "copy_rings", held.pool, torch.tensor([[int(held.rings[0]), int(held.rings[1])]]))
     held.lens[1], held.quantised[1], held.written[1] = held.lens[0], held.quantised[0], held.written[0]
-    rows = [sequence_rows(held.pool, held.tables[seq], int(held.rings[seq]), 50, int(held.quantised[seq])) for seq in range(2)]
+    rows = [held.reads(seq) for seq in range(2)]
     assert torch.equal(rows[0][0], rows[1][0])
     assert torch.equal(rows[0][1], rows[1][1])
-    extend(held, [0, 30], LowBitTorch(), 2)
-    again = sequence_rows(held.pool, held.tables[0], int(held.rings[0]), 50, int(held.quantised[0]))
+    held.extend([0, 30], LowBitTorch(), 2)
+    again = held.reads(0)
     assert torch.equal(again[0], rows[0][0])
 
 

@@ -40,7 +40,7 @@ class ShortSplits(PagedTriton):
         )
 
 
-@pytest.mark.parametrize(("kernels", "seconds"), [(PagedTriton, 20), (ShortSplits, 8)], ids=["whole", "split"])
+@pytest.mark.parametrize(("kernels", "seconds"), [(PagedTriton, 8), (ShortSplits, 4)], ids=["whole", "split"])
 def test_triton_keeps_every_law_and_all_addresses_are_proved(
     kernels: type[PagedTriton], seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,3 +193,27 @@ def test_a_plan_covers_every_row_once_and_zeroes_the_rest(lens: tuple[int, ...],
         end = rows if seq < 0 else start + lens[seq]
         covered += [row for row in range(start + first, start + first + tokens) if row < end]
     assert sorted(covered) == list(range(rows))
+
+
+class Wide(PagedTriton):
+    """Shapes that nobody tuned for."""
+
+    @classmethod
+    def capabilities(cls) -> KernelCapabilities:
+        claimed = super().capabilities()
+        return KernelCapabilities(
+            dtypes=claimed.dtypes,
+            head_sizes=(256, 8, 96, 20, 192, 160),
+            gqa_ratios=(5, 16, 2, 71, 128, 3),
+            block_sizes=(2, 17, 256, 100, 3, 64),
+            layouts=claimed.layouts,
+            features=claimed.features,
+            max_pool_bytes=claimed.max_pool_bytes,
+            mla_sizes=((128, 32), (256, 8)),
+        )
+
+
+@pytest.mark.nightly
+def test_shapes_that_nobody_tuned_for_keep_every_law() -> None:
+    report = check_kernels(Wide, budget_seconds=120, seed=7)
+    assert report.verdict == "held", str(report)

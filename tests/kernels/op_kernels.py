@@ -93,6 +93,34 @@ def dots(x, y, out, N: tl.constexpr):
 
 
 @triton.jit
+def alternating_pointers(x, y, out, N: tl.constexpr):
+    """Two pointers that change places on every trip, through a `for` and through a `while`."""
+    i = tl.arange(0, N)
+    here, there = x + tl.program_id(0) * N, y + tl.program_id(0) * N
+    total = tl.zeros([N], tl.float32)
+    for trip in range(3 + tl.program_id(0)):
+        total += tl.load(here + i) * (trip + 1)
+        here, there = there, here
+    left = 3
+    while left > 0:
+        total -= tl.load(there + i) * left
+        here, there = there, here
+        left -= 1
+    tl.store(out + tl.program_id(0) * N + i, total)
+
+
+@triton.jit
+def twice_or_difference(a, b):
+    return a * 2 if a > b else b - a
+
+
+@triton.jit
+def mapped(x, y, out, N: tl.constexpr):
+    i = tl.program_id(0) * N + tl.arange(0, N)
+    tl.store(out + i, tl.map_elementwise(twice_or_difference, tl.load(x + i), tl.load(y + i)))
+
+
+@triton.jit
 def early_returns(x, y, out, N: tl.constexpr):
     pid = tl.program_id(0)
     i = pid * N + tl.arange(0, N)
@@ -267,6 +295,7 @@ FLOATS = (
     "dots",
     "control",
     "early_returns",
+    "alternating_pointers",
     "never_inlined",
     "descriptors",
     "atomics",

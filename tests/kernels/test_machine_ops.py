@@ -73,6 +73,13 @@ def test_narrow_floats_round_like_torch() -> None:
     assert torch.equal(out, half.float() + wide + fp8 + half.view(torch.int16).float() * 1e-6)
 
 
+def test_elements_that_are_mapped_take_their_own_branch() -> None:
+    x, y, out = torch.randn(PROGRAMS * 64), torch.randn(PROGRAMS * 64), torch.zeros(PROGRAMS * 64)
+    with installed():
+        op_kernels.mapped[(PROGRAMS,)](x, y, out, N=64)
+    assert torch.equal(out, torch.where(x > y, x * 2, y - x))
+
+
 def test_bfloat16_dot_is_exact_in_its_operands() -> None:
     x, y, out = torch.randn(16, 32), torch.randn(16, 32), torch.zeros(16, 16)
     with installed():

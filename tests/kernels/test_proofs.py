@@ -56,6 +56,27 @@ def searched(x, out, n, N: tl.constexpr):
     tl.store(out + at, 1.0)
 
 
+@triton.jit
+def binary_search(starts, x, out, seqs, N: tl.constexpr):
+    """Which sequence a program belongs to, as kernels over ragged batches look it up."""
+    left, right = 0, seqs
+    while left < right:
+        middle = (left + right) // 2
+        if tl.load(starts + middle) <= tl.program_id(0):
+            left = middle + 1
+        else:
+            right = middle
+    tl.store(out + left, tl.load(x + tl.load(starts + left)))
+
+
+@triton.jit
+def split_rows(x, out, splits, length, N: tl.constexpr):
+    """A share of a row, whose size is a quotient of two numbers that are not known when the kernel is compiled."""
+    share = length // tl.load(splits)
+    lane = tl.arange(0, N)
+    tl.store(out + lane, tl.load(x + lane, mask=lane < share))
+
+
 def _prove(kernel, grid, args, **constants) -> list[Proof]:
     found = []
     with installed() as machine:
@@ -103,3 +124,26 @@ def test_what_a_search_decides_is_unknown_and_says_why() -> None:
     proofs = _prove(searched, (1,), (torch.arange(64), torch.zeros(64), 10), N=64)
     assert {proof.outcome for proof in proofs} == {"unknown"}
     assert "scf.while" in proofs[-1].reason
+
+
+def test_a_binary_search_stays_where_it_started() -> None:
+    starts = torch.tensor([0, 3, 5, 9], dtype=torch.int32)
+    found = _prove(binary_search, (9,), (starts, torch.zeros(10), torch.zeros(4), 3), N=16)
+    assert {proof.outcome for proof in found} == {"proved"}, found
+
+
+def test_a_binary_search_that_starts_too_far_is_not_proved() -> None:
+    starts = torch.tensor([0, 3, 5, 9], dtype=torch.int32)
+    found = _prove(binary_search, (9,), (starts, torch.zeros(10), torch.zeros(4), 5), N=16)
+    assert "unknown" in {proof.outcome for proof in found}
+
+
+def test_a_quotient_is_no_larger_than_its_dividend() -> None:
+    found = _prove(split_rows, (1,), (torch.zeros(12), torch.zeros(16), torch.tensor([1, 4], dtype=torch.int32), 12), N=16)
+    assert {proof.outcome for proof in found} == {"proved"}, found
+    [load] = [
+        proof
+        for proof in _prove(split_rows, (1,), (torch.zeros(8), torch.zeros(16), torch.tensor([1, 4], dtype=torch.int32), 12), N=16)
+        if proof.outcome != "proved"
+    ]
+    assert (load.outcome, "not constant" in load.reason) == ("unknown", True)
