@@ -164,7 +164,7 @@ class EngineAdapter(ProductionAdapter):
         if logits.shape != expected.shape:
             raise Differs(f"the pass of sequence {seq} gave logits of {len(logits)} tokens; {len(expected)} tokens were to be computed")
         tolerance = self.oracle.tolerance(wanted.tokens, wanted.adapter)
-        errors = (logits.double() - expected).abs().amax(-1)
+        errors = (logits.double().cpu() - expected).abs().amax(-1)
         for row, error in enumerate(errors.tolist()):
             if not error <= tolerance:
                 position = wanted.start + row

@@ -60,16 +60,18 @@ class Batch:
         return {work.seq: part for work, part in zip(self.passes, parts, strict=True)}
 
 
-def batch_of(passes: Sequence[Pass], table_of: TableOf, *, groups: int, block_size: int) -> Batch:
-    """The batch of these passes, at least one. Rows go by pass, positions ascending."""
+def batch_of(passes: Sequence[Pass], table_of: TableOf, *, groups: int, block_size: int, device: torch.device) -> Batch:
+    """The batch of these passes, at least one, put together on the host. Rows go by pass, positions ascending."""
     positions = torch.cat([torch.arange(work.start, work.end) for work in passes])
-    rows = torch.repeat_interleave(torch.arange(len(passes)), torch.tensor([len(work.tokens) for work in passes]))
+    query_lens = torch.tensor([len(work.tokens) for work in passes], dtype=torch.int32)
+    rows = torch.repeat_interleave(torch.arange(len(passes)), query_lens)
+    places = [_places([table_of(work.seq, group) for work in passes], rows, positions, block_size) for group in range(groups)]
     return Batch(
         tuple(passes),
-        positions,
-        torch.tensor([len(work.tokens) for work in passes], dtype=torch.int32),
-        torch.tensor([work.end for work in passes], dtype=torch.int32),
-        tuple(_places([table_of(work.seq, group) for work in passes], rows, positions, block_size) for group in range(groups)),
+        positions.to(device),
+        query_lens.to(device),
+        torch.tensor([work.end for work in passes], dtype=torch.int32).to(device),
+        tuple(Places(place.tables.to(device), place.slots.to(device)) for place in places),
     )
 
 

@@ -40,7 +40,7 @@ class Contiguous:
 
     def __init__(self, model: Transformer) -> None:
         self.config = model.config
-        self._weights = {name: weight.double() for name, weight in model.weights.items()}
+        self._weights = {name: weight.double().cpu() for name, weight in model.weights.items()}
         self._remembered: dict[tuple[str, tuple[int, ...]], tuple[Tensor, float]] = {}
         self._doubtful = False
 

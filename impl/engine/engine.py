@@ -47,7 +47,7 @@ class Engine:
         prefix_caching: bool = True,
         events: bool = False,
     ) -> None:
-        """`kernels`: `PagedTriton()` on a GPU or under the IR machine; None for plain torch. Raises BadConfiguration."""
+        """`kernels`: `PagedTriton()` for a model on a GPU or under the IR machine; None for plain torch. Raises BadConfiguration."""
         config = model.config
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -62,7 +62,13 @@ class Engine:
             locked=False,
         )
         store = self.store_class.of(
-            config, kernels or PagedTorch(), num_blocks=num_blocks, host_blocks=host_blocks, block_size=block_size, layout=layout
+            config,
+            kernels or PagedTorch(),
+            num_blocks=num_blocks,
+            host_blocks=host_blocks,
+            block_size=block_size,
+            layout=layout,
+            device=model.device,
         )
         self.worker = self.worker_class(model, store)
         self._adapters: dict[int, str] = {}

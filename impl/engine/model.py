@@ -27,16 +27,18 @@ DIGITS = 4
 
 
 class Transformer:
-    """`weights`: float32, by name; what `contiguous.py` reads too."""
+    """`weights`: float32, by name; what `contiguous.py` reads too. They are the same on every device."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, device: str | torch.device = "cpu") -> None:
         self.config = config
-        self.weights = random_weights(config)
+        self.device = torch.device(device)
+        self.weights = {name: weight.to(device) for name, weight in random_weights(config).items()}
 
     def embed(self, tokens: Sequence[int], adapter: str = "") -> Tensor:
         """`[tokens, hidden]`. Under another adapter a token is another one."""
-        digits = torch.tensor([digits_of(token, self.config.vocabulary) for token in tokens])
-        return self.weights["embedding"][torch.arange(DIGITS), digits].sum(1) + adapter_vector(adapter, self.config.hidden)
+        digits = torch.tensor([digits_of(token, self.config.vocabulary) for token in tokens], device=self.device)
+        rows: Tensor = self.weights["embedding"][torch.arange(DIGITS, device=self.device), digits].sum(1)
+        return rows + adapter_vector(adapter, self.config.hidden).to(self.device)
 
     def forward(self, embedded: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """Logits `[rows, vocabulary]` of embedded tokens `[rows, hidden]` at their positions `[rows]`, counted in their own sequence."""
@@ -119,7 +121,7 @@ def normalised(x: Tensor) -> Tensor:
 def turns(positions: Tensor, config: ModelConfig) -> Tensor:
     """Angles `[rows, pairs]` of rotary position embedding (Su et al., "RoFormer", 2021): position times base^(-2i/size)."""
     size = config.rotary if config.latent else config.head_size
-    return positions[:, None] * config.rope_base ** (-torch.arange(0, size, 2) / size)
+    return positions[:, None] * config.rope_base ** (-torch.arange(0, size, 2, device=positions.device) / size)
 
 
 def turned(x: Tensor, angles: Tensor) -> Tensor:

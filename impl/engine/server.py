@@ -38,6 +38,13 @@ class Request:
     beams: int = 1
     namespace: Mapping[str, str | None] | None = None
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a request that asks for nothing."""
+        if not self.prompt or self.new_tokens < 1 or self.beams < 1 or self.drafts < 0:
+            raise ValueError(
+                f"a request has a prompt, asks for one token at least and has one beam at least, without negative drafts; got {self}"
+            )
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -48,6 +55,11 @@ class Limits:
     chunk_tokens: int = 32
     steps_in_flight: int = 1
     preemption: Literal["recompute", "swap"] = "recompute"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where no step could compute anything."""
+        if min(self.batch_tokens, self.sequences, self.chunk_tokens, self.steps_in_flight) < 1:
+            raise ValueError(f"a step takes one token of one sequence at least, and one step at least is in flight; got {self}")
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,25 @@ class Store:
     scale: float
 
     @classmethod
-    def of(cls, config: ModelConfig, kernels: Kernels, *, num_blocks: int, host_blocks: int, block_size: int, layout: str = "NHD") -> Store:
-        """Room for that many blocks. Nothing is cleared: what was never written reads as NaN."""
+    def of(
+        cls,
+        config: ModelConfig,
+        kernels: Kernels,
+        *,
+        num_blocks: int,
+        host_blocks: int,
+        block_size: int,
+        layout: str = "NHD",
+        device: str | torch.device = "cpu",
+    ) -> Store:
+        """Room for that many blocks. Nothing is cleared: what was never written reads as NaN.
+
+        The host tier of this small engine lies on the device too, where the kernels that move blocks can reach it.
+        """
         layers = config.layers // len(config.windows)
-        device = [empty_pool(config, num_blocks, block_size, layout) for _ in range(layers)]
-        host = [empty_pool(config, max(1, host_blocks), block_size, "NHD") for _ in range(layers)]
-        return cls(kernels, device, host, config.windows, config.scale)
+        pools = [empty_pool(config, num_blocks, block_size, layout, device) for _ in range(layers)]
+        host = [empty_pool(config, max(1, host_blocks), block_size, "NHD", device) for _ in range(layers)]
+        return cls(kernels, pools, host, config.windows, config.scale)
 
     def write(self, layer: int, key: Tensor, value: Tensor, batch: Batch) -> None:
         """Keys and values `[rows, heads, size]` of the batch's new tokens."""
@@ -75,7 +88,7 @@ class Store:
         tables, window = batch.groups[group].tables, self.windows[group]
         if pool.latent_size is not None:
             # Latent kernels decode only: every row is a sequence that ends with it.
-            rows = torch.repeat_interleave(torch.arange(len(tables)), batch.query_lens)
+            rows = torch.repeat_interleave(torch.arange(len(tables), device=tables.device), batch.query_lens)
             return self.kernels.attend(pool, query, tables[rows], (batch.positions + 1).to(torch.int32), scale=self.scale)
         lens = None if batch.decodes else batch.query_lens
         return self.kernels.attend(pool, query, tables, batch.seq_lens, scale=self.scale, query_lens=lens, window=window)
@@ -83,7 +96,7 @@ class Store:
     def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
         """(group, source, destination) blocks, with everything that belongs to them."""
         if copies:
-            self.kernels.copy_layers(self.pools, torch.tensor([pair[1:] for pair in copies]))
+            self.kernels.copy_layers(self.pools, torch.tensor([pair[1:] for pair in copies], device=self.pools[0].key.device))
 
     def swap_out(self, blocks: Sequence[tuple[int, int, int]]) -> None:
         """(group, device block, host block): to the host."""
@@ -100,21 +113,21 @@ class Store:
         return group, self.pools[index]
 
 
-def empty_pool(config: ModelConfig, blocks: int, block_size: int, layout: str) -> KVPool:
+def empty_pool(config: ModelConfig, blocks: int, block_size: int, layout: str, device: str | torch.device) -> KVPool:
     """One layer's pool, full of NaN: in the numbers themselves or, for integers, which have none, in their scales."""
     heads, size = config.stored_heads, config.stored_size
     shape = (blocks, block_size, heads, size) if layout == "NHD" else (blocks, heads, block_size, size)
-    key, value = (torch.full(shape, float("nan")).to(DTYPES[config.storage]) for _ in range(2))
+    key, value = (torch.full(shape, float("nan"), device=device).to(DTYPES[config.storage]) for _ in range(2))
     if config.latent:
         return KVPool(key, key[..., : config.latent], block_size, layout)
     if config.storage == "int8":
-        key_scale, value_scale = (torch.full((blocks, block_size, heads), float("nan")) for _ in range(2))
+        key_scale, value_scale = (torch.full((blocks, block_size, heads), float("nan"), device=device) for _ in range(2))
         return KVPool(key, value, block_size, layout, key_scale, value_scale)
-    scale = torch.ones(1) if config.storage == "fp8" else None
+    scale = torch.ones(1, device=device) if config.storage == "fp8" else None
     return KVPool(key, value, block_size, layout, scale, scale)
 
 
 def _slots(blocks: Sequence[tuple[int, int, int]], side: int, pool: KVPool) -> Tensor:
     """Every slot of the blocks on that side of (group, device, host)."""
     first = torch.tensor([block[side] for block in blocks], dtype=torch.int64) * pool.block_size
-    return (first[:, None] + torch.arange(pool.block_size)).flatten()
+    return (first[:, None] + torch.arange(pool.block_size)).flatten().to(pool.key.device)

@@ -54,7 +54,8 @@ class Worker:
 
     def batch(self, passes: Sequence[Pass]) -> Batch:
         """The tensors of these passes, by the tables that the device has."""
-        return batch_of(passes, self.mirror.table, groups=len(self.store.windows), block_size=self.store.pools[0].block_size)
+        groups, block_size = len(self.store.windows), self.store.pools[0].block_size
+        return batch_of(passes, self.mirror.table, groups=groups, block_size=block_size, device=self.model.device)
 
     def run(self, plan: StepPlan, batch: Batch | None) -> Logits:
         """One step, now."""

@@ -20,16 +20,20 @@ from kvproof.kernels.paged.tiles import LOG2E, finished, places, rows, scores, s
 def walk(
     q, position, kv_head, kv_heads, table_row, key, value, key_scale, value_scale, scale, soft_cap,
     key_block_stride, key_slot_stride, key_head_stride, value_block_stride, value_slot_stride, value_head_stride,
-    start, stop, length, top, total, acc,
+    start, stop, low, length, top, total, acc,
     BLOCK: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr,
     SCALES: tl.constexpr, CAPPED: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Attend to positions `start` to `stop` in tiles. Unless MASKED, every row sees every one of them."""
+    """Attend to positions `start` to `stop` in tiles. Unless MASKED, every row sees every one of them. In a window nothing before `low` is read:
+    the blocks there may be others' by now, and what they hold, NaN times a weight of zero, would still be NaN.
+    """
     lane = tl.arange(0, TILE)
     one = tl.full([TILE], 1.0, tl.float32)
     for begin in tl.range(start, stop, TILE, num_stages=STAGES):
         at = begin + lane
         inside = at < length
+        if WINDOW > 0:
+            inside &= at >= low
         block, offset = places(table_row, at, inside, BLOCK)
         k = rows(key, block * key_block_stride + offset * key_slot_stride + kv_head * key_head_stride, inside, HEAD, PADDED)
         v = rows(value, block * value_block_stride + offset * value_slot_stride + kv_head * value_head_stride, inside, HEAD, PADDED)
@@ -81,10 +85,12 @@ def prefill_kernel(
         scale *= tl.load(key_scale)
     earliest = length - queries + first_token
     stop = tl.minimum(earliest + TOKENS, length)
+    low = 0
     start = 0
     whole = tl.maximum(earliest + 1, 0) // TILE * TILE
     if WINDOW > 0:
-        start = tl.maximum(earliest - WINDOW + 1, 0) // TILE * TILE
+        low = tl.maximum(earliest - WINDOW + 1, 0)
+        start = low // TILE * TILE
         whole = start
     table_row = tables + seq * table_stride
     top = tl.full([ROWS], float("-inf"), tl.float32)
@@ -94,12 +100,12 @@ def prefill_kernel(
         top, total, acc = walk(
             q, position, kv_head, kv_heads, table_row, key, value, key_scale, value_scale, scale, soft_cap,
             key_block_stride, key_slot_stride, key_head_stride, value_block_stride, value_slot_stride, value_head_stride,
-            start, whole, length, top, total, acc, BLOCK, HEAD, PADDED, TILE, WINDOW, SCALES, CAPPED, False, STAGES,
+            start, whole, low, length, top, total, acc, BLOCK, HEAD, PADDED, TILE, WINDOW, SCALES, CAPPED, False, STAGES,
         )  # fmt: skip
     top, total, acc = walk(
         q, position, kv_head, kv_heads, table_row, key, value, key_scale, value_scale, scale, soft_cap,
         key_block_stride, key_slot_stride, key_head_stride, value_block_stride, value_slot_stride, value_head_stride,
-        whole, stop, length, top, total, acc, BLOCK, HEAD, PADDED, TILE, WINDOW, SCALES, CAPPED, True, STAGES,
+        whole, stop, low, length, top, total, acc, BLOCK, HEAD, PADDED, TILE, WINDOW, SCALES, CAPPED, True, STAGES,
     )  # fmt: skip
     if SCALES == "pool":
         acc *= tl.load(value_scale)

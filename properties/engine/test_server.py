@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 
+from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
+from kvproof.fuzz.shrink import shrink
 from kvproof.impl.engine.adapter import EngineAdapter, model_of
 from kvproof.impl.engine.config import ModelConfig
 from kvproof.impl.engine.engine import Engine
@@ -82,6 +84,17 @@ def test_a_schedule_of_the_server_shows_what_a_faulty_engine_does() -> None:
     assert result.violation.law == SERVED
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "most"), [("a-batch-takes-the-first-table", 10), ("positions-count-a-rejected-draft", 14)])
+def test_a_schedule_of_the_server_is_shrunk_like_any_other_program(name: str, most: int) -> None:
+    """From some 250 operations; it takes about ten seconds of a free core."""
+    program = Program(FORMAT, name, PoolConfig(CROWD.num_blocks, CROWD.block_size), serve(CROWD).ops)
+    short = shrink(program, ENGINE_FAULTS[name], seconds=120)
+    assert short.violation is not None
+    assert short.violation.law == SERVED
+    assert len(short.ops) <= most
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_seeded_fault_of_the_server_gives_other_answers(name: str) -> None:
     server, traffic = FAULTS[name]
@@ -112,6 +125,13 @@ def test_a_request_that_cannot_fit_is_refused_at_once() -> None:
     with pytest.raises(RequestTooLarge, match="needs 3 blocks and the pool has 2"):
         server.submit(Request((1, 2, 3), new_tokens=6))
     assert server.run() == {}
+
+
+def test_what_asks_for_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="one token at least"):
+        Request((1,), new_tokens=0)
+    with pytest.raises(ValueError, match="one token of one sequence at least"):
+        Limits(batch_tokens=0)
 
 
 def test_drafts_are_looked_up_in_the_text_and_stand_up_to_the_first_wrong_one() -> None:

@@ -59,7 +59,7 @@ class LowBitStore(Store):
     """Pools of another kind, with kernels of their own."""
 
     @classmethod
-    def of(cls, config: ModelConfig, kernels: Any, *, num_blocks: int, host_blocks: int, block_size: int, layout: str = "NHD") -> Store:  # noqa: ANN401, ARG003
+    def of(cls, config: ModelConfig, kernels: Any, *, num_blocks: int, host_blocks: int, block_size: int, **_: Any) -> Store:  # noqa: ANN401
         """Room for that many blocks and RINGS windows, full of NaN where there are numbers."""
         device, host = ([_empty(config, blocks, block_size) for _ in range(config.layers)] for blocks in (num_blocks, host_blocks))
         return cls(kernels, device, host, config.windows, config.scale)  # type: ignore[arg-type]

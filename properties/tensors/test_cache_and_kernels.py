@@ -11,9 +11,11 @@ import torch
 
 from kvproof.fuzz.check import check
 from kvproof.impl.engine.config import ModelConfig
+from kvproof.kernels.contract import KVPool
 from kvproof.kernels.machine import installed
 from kvproof.kernels.paged.lowbit import LowBitTriton
-from kvproof.models.ops import Admit, BeginStep, EndStep, Fork
+from kvproof.kernels.paged.torch_path import PagedTorch
+from kvproof.models.ops import Admit, BeginStep, EndStep, Fork, Truncate
 from kvproof.properties.engine.on_machine import TritonOnMachine
 from kvproof.properties.engine.schedules import COPIED, SWAPPED, TENSORS, served
 from kvproof.properties.lockstep import SERVED, run
@@ -137,16 +139,26 @@ def test_an_idle_sequence_is_looked_at_in_every_step() -> None:
     assert "sequence 1, position 0, layer 0: the attention of a look is off by nan" in result.violation.reason
 
 
+@pytest.mark.parametrize("kernels", [PagedTorch, TritonOnMachine])
+@pytest.mark.parametrize("query_lens", [None, torch.tensor([3], dtype=torch.int32)], ids=["decode", "prefill"])
+def test_a_block_that_a_window_has_passed_may_hold_anything(kernels: Any, query_lens: Any) -> None:
+    """The cache has given it away: what its next holder left there, NaN included, must not be seen."""
+    rows = 1 if query_lens is None else 3
+    generator = torch.Generator().manual_seed(1)
+    key, value = (torch.randn(4, 4, 1, 8, generator=generator) for _ in range(2))
+    query, tables, lens = torch.randn(rows, 2, 8, generator=generator), torch.tensor([[3, 1, 2]], dtype=torch.int32), torch.tensor([12])
+    found = []
+    for garbage in (0.0, float("nan")):
+        key[3], value[3] = garbage, garbage
+        pool = KVPool(key.clone(), value.clone(), 4)
+        found.append(kernels().attend(pool, query, tables, lens.to(torch.int32), scale=1.0, query_lens=query_lens, window=5))
+    assert torch.equal(*found)
+
+
 def test_low_bit_storage_refuses_what_it_cannot_take_back() -> None:
     adapter = LowBitAdapter(num_blocks=4, block_size=16)
     assert not adapter.capabilities().prefix
-    ops = TENSORS["a-rejection-takes-the-count-back"][2]
-    result = run((*ops, *_cut(3)), LowBitAdapter, num_blocks=4, block_size=16)
+    ops = (*TENSORS["a-rejection-takes-the-count-back"][2], Truncate(0, 3))
+    result = run(ops, LowBitAdapter, num_blocks=4, block_size=16)
     assert result.ok, result.violation or result.fault
     assert result.refusals["truncate"] == 1
-
-
-def _cut(length: int) -> tuple[Any, ...]:
-    from kvproof.models.ops import Truncate
-
-    return (Truncate(0, length),)
