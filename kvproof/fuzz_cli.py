@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import re
 import secrets
 import time
@@ -198,7 +199,7 @@ def _keep_file(failures: Path, finding: Finding) -> None:
 
     program = finding.program
     if isinstance(program, Program) and ends_its_process(program):
-        digest = f"{abs(hash(program.ops)):x}"[:8]
+        digest = hashlib.sha256(msgspec.json.encode(program.ops)).hexdigest()[:8]
         write_program(failures / f"death-{digest}.json", msgspec.structs.replace(program, target=portable(program.target)))
 
 

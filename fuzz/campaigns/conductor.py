@@ -136,7 +136,7 @@ class Conductor:
         """worker -> how many of the known situations it was told."""
         self.known: list[str] = list(self.totals.situations)
         self._known = set(self.known)
-        self._next = 1 + max((batch for _, batch in self.records), default=-1)
+        self._next = 1 + max((batch for _, batch in self.records if batch >= 0), default=-1)
         self._batch = plan.batch or FIRST_BATCH
         self._start = time.monotonic()
         self._synced = self._start
@@ -200,19 +200,24 @@ class Conductor:
     # -- orders --------------------------------------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """What has to be done first: what was out when the campaign was killed, and in other modes than batch everything that was kept."""
+        """What has to be done first: what was out when the campaign was killed, the failures that were kept, and in other modes than batch the corpus too."""
         done = self.records.keys()
         for order in self.store.open_orders():
             self.store.close_order(order)
-            if (self.plan.campaign, order.number) not in done and all(order.number != other.number for other in self.waiting):
+            if (
+                order.number >= 0
+                and (self.plan.campaign, order.number) not in done
+                and all(order.number != other.number for other in self.waiting)
+            ):
                 self.waiting.append(order)
                 self._next = max(self._next, order.number + 1)
-        if self.plan.mode != "batch" and not self.plan.kernels:
-            kept = [*(finding.program for finding in self.findings.values() if isinstance(finding.program, Program)), *self.corpus]
-            for first in range(0, len(kept), REPLAYED_AT_ONCE):
-                programs = tuple(kept[first : first + REPLAYED_AT_ONCE])
-                # Numbers below 0, so that the batches that are drawn have the same numbers whatever was replayed before.
-                self.waiting.append(Order(-2 - first, "replay", f"{self.plan.seed}:replay-{first}", len(programs), programs))
+        kept = [finding.program for finding in self.findings.values() if isinstance(finding.program, Program)]
+        if self.plan.mode != "batch":
+            kept += self.corpus
+        for first in range(0, len(kept), REPLAYED_AT_ONCE):
+            programs = tuple(kept[first : first + REPLAYED_AT_ONCE])
+            # Numbers below 0, so that the batches that are drawn have the same numbers whatever was replayed before.
+            self.waiting.append(Order(-2 - first, "replay", f"{self.plan.seed}:replay-{first}", len(programs), programs))
 
     def _give(self) -> None:
         for worker in self.crew.free():

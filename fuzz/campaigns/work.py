@@ -113,8 +113,8 @@ class _Doing:
         self.tally.refusals.update(apart.tally.refusals)
         if apart.ran is not None:
             return apart.ran
-        short = shrink_apart(self.search, apart.program)
-        return Ran(short, Found("fault", short, shrunk=True), nothing_reached())
+        program = apart.program if self.failures[""] else shrink_apart(self.search, apart.program)  # only the first is told
+        return Ran(program, Found("fault", program, shrunk=True), nothing_reached())
 
     def _note(self, ran: Ran) -> None:
         fresh = [mask & ~known for mask, known in zip(ran.reached, self.worker.known, strict=True)]
