@@ -25,6 +25,7 @@ from kvproof.fuzz.campaigns.findings import distinct, identity
 from kvproof.fuzz.campaigns.orders import Failed, Lost, Order, Result
 from kvproof.fuzz.campaigns.records import Record, Totals
 from kvproof.fuzz.campaigns.store import Store
+from kvproof.fuzz.mutants import parents_of
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.verdicts import Finding
 
@@ -41,9 +42,6 @@ FIRST_BATCH: Final = 40
 
 MOST_BATCH: Final = 5000
 """Programs of an order at most."""
-
-PARENTS: Final = 8
-"""Kept programs that go with an order. More makes orders long: they are written down, and sent."""
 
 MACHINE_EVERY: Final = 12
 """One order of so many goes to the Hypothesis machine."""
@@ -240,7 +238,7 @@ class Conductor:
             return Order(number, "kernels", seed, 1)
         if self.plan.programs is None and number % MACHINE_EVERY == MACHINE_EVERY - 1:
             return Order(number, "machine", seed, 1)
-        parents = tuple(self.rng.sample(self.corpus, min(PARENTS, len(self.corpus))))
+        parents = parents_of(self.rng, self.corpus)
         size = self._batch
         if self.plan.programs is not None:
             size = min(size, self.plan.programs - number * self._batch)

@@ -102,7 +102,11 @@ class _Doing:
                 program = order.parents[index]
                 yield self._carefully(program, seed) if careful else run_kept(self.search, program, self.tally)
             else:
-                yield self._carefully(None, seed) if careful else run_program(self.search, seed, self.tally, parents=order.parents)
+                yield (
+                    self._carefully(None, seed)
+                    if careful
+                    else run_program(self.search, seed, self.tally, parents=order.parents, known=self.worker.known)
+                )
 
     def _carefully(self, program: Program | None, seed: str) -> Ran:
         """One program in a process of its own: what ends that process is found."""
@@ -123,7 +127,7 @@ class _Doing:
             situations = names(fresh)
             self.fresh += situations
             if ran.found is None and self.order.kind == "swarm":
-                self.kept.append(Kept(ran.program, tuple(situations)))
+                self.kept.append(Kept(ran.beginning, tuple(situations)))
         if ran.found is not None:
             self._found(ran.found)
 
