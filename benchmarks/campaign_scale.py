@@ -22,11 +22,12 @@ from pathlib import Path
 import msgspec
 from hypothesis.database import ExampleDatabase, InMemoryExampleDatabase
 
-from kvproof.fuzz.campaigns.conductor import BATCH_SECONDS, BATCH_SECONDS_PER_WORKER, PARENTS, Conductor, Plan
+from kvproof.fuzz.campaigns.conductor import BATCH_SECONDS, BATCH_SECONDS_PER_WORKER, Conductor, Plan
 from kvproof.fuzz.campaigns.devices import CANARY
 from kvproof.fuzz.campaigns.orders import Answer, Job, Order, Result
 from kvproof.fuzz.campaigns.store import Store, directory, redis
 from kvproof.fuzz.campaigns.work import Worker
+from kvproof.fuzz.mutants import PARENTS
 from kvproof.targets import find_target
 
 CYCLES = 400

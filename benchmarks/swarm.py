@@ -19,6 +19,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from kvproof.fuzz.engine import Search, Tally, run_program, run_seed
+from kvproof.fuzz.mutants import parents_of
 from kvproof.fuzz.programs import Program
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.ops import Op
@@ -82,10 +83,10 @@ def guided_rate(search: Search) -> Rate:
         tally, begun, rng = Tally(), time.process_time(), random.Random(seed)
         known, corpus = nothing_reached(), list[Program]()
         while time.process_time() - begun < seconds:
-            ran = run_program(search, f"{seed}:{tally.programs}", tally, parents=rng.sample(corpus, min(8, len(corpus))))
+            ran = run_program(search, f"{seed}:{tally.programs}", tally, parents=parents_of(rng, corpus), known=known)
             if any(mask & ~old for mask, old in zip(ran.reached, known, strict=True)):
                 known = [mask | old for mask, old in zip(ran.reached, known, strict=True)]
-                corpus.append(ran.program)
+                corpus.append(ran.beginning)
         return tally.operations / (time.process_time() - begun)
 
     return rate
@@ -95,11 +96,11 @@ def situations(search: Search, operations: int, seed: int, *, guided: bool) -> i
     """How many situations so many operations reach."""
     tally, rng, known, corpus = Tally(), random.Random(seed), nothing_reached(), list[Program]()
     while tally.operations < operations:
-        parents = rng.sample(corpus, min(8, len(corpus))) if guided else ()
-        ran = run_program(search, f"{seed}:{tally.programs}", tally, parents=parents)
+        parents = parents_of(rng, corpus) if guided else ()
+        ran = run_program(search, f"{seed}:{tally.programs}", tally, parents=parents, known=known)
         if any(mask & ~old for mask, old in zip(ran.reached, known, strict=True)):
             known = [mask | old for mask, old in zip(ran.reached, known, strict=True)]
-            corpus.append(ran.program)
+            corpus.append(ran.beginning)
     return len(names(known))
 
 

@@ -97,7 +97,7 @@ def check(
     if workers > 1:
         _run_processes(search, gathering)
     else:
-        for message in campaign(search, 0, gathering.stop_at):
+        for message in work_of(search, 0, gathering.stop_at):
             gathering.take(message)
     return gathering.report()
 
@@ -105,7 +105,7 @@ def check(
 # -- one worker -----------------------------------------------------------------------------------------------------------------------------------
 
 
-def campaign(
+def work_of(
     search: Search, worker: int, stop_at: Callable[[], float], starts: Callable[[int], None] = lambda _: None
 ) -> Iterator[Tally | Found]:
     """The programs of one worker, until `stop_at()`; yields what it has done and what it found. `starts` is told each program before it runs."""
@@ -263,7 +263,7 @@ class Gathering:
 
 
 class Worker(msgspec.Struct):
-    """A process that runs one campaign."""
+    """A process that does the work of one worker."""
 
     process: Any
     number: int
@@ -272,7 +272,7 @@ class Worker(msgspec.Struct):
 
 
 def _run_processes(search: Search, gathering: Gathering) -> None:
-    """Run one campaign in each of several processes. A process that dies or stalls is a fault of the target."""
+    """Do the work of each worker in a process of its own. A process that dies or stalls is a fault of the target."""
     context: Any = process_context()
     stop = context.Value("d", float("inf"))
     starts = context.Array("q", search.workers)
@@ -332,7 +332,7 @@ def _work(search: Search, number: int, stop: Any, starts: Any, connection: Conne
 
     with suppress(BrokenPipeError, KeyboardInterrupt):
         try:
-            for message in campaign(search, number, lambda: stop.value, note):
+            for message in work_of(search, number, lambda: stop.value, note):
                 connection.send(message)
         except Exception:  # noqa: BLE001 -- told to the parent, which raises it
             connection.send(Crash(traceback.format_exc()))

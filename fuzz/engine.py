@@ -68,11 +68,17 @@ class Search(msgspec.Struct):
 
 
 class Ran(msgspec.Struct):
-    """One program that ran: its operations, the situations that it reached, and what it showed."""
+    """One program that ran: its operations, the situations that it reached, what it showed, and after how many operations it reached the last situation that was new."""
 
     program: Program
     found: Found | None
     reached: Reached
+    frontier: int = 0
+
+    @property
+    def beginning(self) -> Program:
+        """The program up to there: what comes after it reached nothing new."""
+        return msgspec.structs.replace(self.program, ops=self.program.ops[: self.frontier])
 
 
 Driver = Callable[..., Lockstep]
@@ -91,12 +97,13 @@ def run_program(
     *,
     parents: Sequence[Program] = (),
     watch: bool = True,
+    known: Reached | None = None,
     driver: Driver = Lockstep,
     choices: random.Random | None = None,
 ) -> Ran:
     """Run the program of `seed`, and count it. With `parents` it may be made out of one or two of them; the same seed and parents give the same program.
 
-    `choices` makes the choices instead of a generator seeded with `seed`.
+    `known`: situations that are not new. `choices` makes the choices instead of a generator seeded with `seed`.
     """
     rng = choices or random.Random(seed)
     made = mutant(rng, parents) if parents else None
@@ -111,7 +118,7 @@ def run_program(
     try:
         with time_limit(search.op_seconds):
             lockstep = driver(search.target, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=search.capabilities)
-            watcher = Watcher(lockstep) if watch else None
+            watcher = Watcher(lockstep, known) if watch else None
             swarm = Swarm(rng, search.capabilities, num_blocks=config.num_blocks, block_size=config.block_size)
             if made is not None:
                 swarm.go_on(made.ops, made.more)
@@ -131,7 +138,7 @@ def run_program(
             tally.exercised.update(lockstep.spec.exercised)
             tally.refusals.update(lockstep.refusals)
     program = _program(search, seed, config, lockstep.ops if lockstep else []) if found is None else found.program
-    return Ran(program, found, watcher.reached if watcher else nothing_reached())
+    return Ran(program, found, watcher.reached if watcher else nothing_reached(), watcher.frontier if watcher else 0)
 
 
 def run_kept(search: Search, program: Program, tally: Tally, *, driver: Driver = Lockstep) -> Ran:

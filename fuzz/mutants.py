@@ -14,7 +14,7 @@ from kvproof.fuzz.shake import shaken
 from kvproof.fuzz.simpler import Candidate
 from kvproof.models.ops import Op
 
-MUTANT_SHARE: Final = 0.5
+MUTANT_SHARE: Final = 0.4
 """Share of programs that are made out of kept ones, where there are any. The rest starts from nothing, since kept programs lead back to where they were found."""
 
 MOST_MUTANT_OPS: Final = 120
@@ -22,6 +22,13 @@ MOST_MUTANT_OPS: Final = 120
 
 MORE: Final = (0, 4, 8, 16, 30)
 """How many operations the generator may add at the end."""
+
+
+PARENTS: Final = 8
+"""Kept programs to choose from for one batch. More makes orders of a campaign long: they are written down, and sent."""
+
+NEWEST: Final = 32
+"""Half of them are among so many that were kept last: what is found late is rare, and few programs lead there."""
 
 
 class Mutant(msgspec.Struct, frozen=True):
@@ -32,6 +39,13 @@ class Mutant(msgspec.Struct, frozen=True):
     more: int
 
 
+def parents_of(rng: random.Random, corpus: Sequence[Program]) -> tuple[Program, ...]:
+    """Some programs of `corpus`, which is in the order in which they were kept, to make new ones of."""
+    if len(corpus) <= PARENTS:
+        return tuple(corpus)
+    return (*rng.sample(corpus[-NEWEST:], PARENTS // 2), *rng.sample(corpus, PARENTS // 2))
+
+
 def mutant(rng: random.Random, parents: Sequence[Program]) -> Mutant | None:
     """A program made out of one or two of `parents`, or None where it is to be drawn from nothing."""
     if not parents or rng.random() >= MUTANT_SHARE:
@@ -39,9 +53,9 @@ def mutant(rng: random.Random, parents: Sequence[Program]) -> Mutant | None:
     parent = rng.choice(parents)
     ops: tuple[Op, ...] = parent.ops[:MOST_MUTANT_OPS]
     habit = rng.random()
-    if habit < 0.4:  # the beginning as it was, and then something else
-        ops, more = ops[: rng.randint(1, len(ops))] if ops else ops, rng.choice(MORE[1:])
-    elif habit < 0.8:
+    if habit < 0.6:  # on from where it reached something new
+        more = rng.choice(MORE[1:])
+    elif habit < 0.85:
         ops, more = shaken(Candidate(parent.config, ops), rng).ops, rng.choice(MORE)
     else:
         ops, more = _interleaved(rng, ops, rng.choice(parents).ops), rng.choice(MORE)

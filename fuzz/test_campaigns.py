@@ -59,7 +59,7 @@ def run_campaign(name, *, store=None, workers=1, op_seconds=10.0, disturb=lambda
     """A whole campaign on a toy. `disturb` is called at every tick."""
     crew = LocalCrew(Job(name, op_seconds), find, "c", workers=workers)
     try:
-        how = {"campaign": "c", "seed": 1, "mode": "batch", "seconds": 60.0, "batch": 10} | plan
+        how = {"campaign": "c", "seed": 1, "mode": "batch", "seconds": 600.0, "batch": 10} | plan
         conductor = Conductor(Plan(**how), crew, store or new_store(name))
         conductor.run(lambda _: disturb(conductor, crew))
     finally:
@@ -262,7 +262,7 @@ def test_a_failure_of_kvproof_itself_ends_the_campaign(monkeypatch):
 
 def test_a_program_that_kills_its_process_is_found_and_shrunk(monkeypatch):
     monkeypatch.setattr("kvproof.fuzz.campaigns.apart.SHRINK_SECONDS", 3.0)
-    conductor = run_campaign("dying", programs=40, batch=20)
+    conductor = run_campaign("dying", programs=20)
     [finding] = conductor.findings.values()
     assert "died with exit code 7 in " in finding.reason
     assert finding.steps <= 6
@@ -323,7 +323,7 @@ class Fickle(LocalCrew):
 def test_a_machine_that_goes_away_is_nobodys_fault():
     crew = Fickle(Job("toy", 10.0), find, "c", workers=2)
     try:
-        conductor = Conductor(Plan("c", 1, "batch", 60.0, 10, 60), crew, new_store())
+        conductor = Conductor(Plan("c", 1, "batch", 600.0, 10, 60), crew, new_store())
         conductor.run()
     finally:
         crew.close()
@@ -393,6 +393,16 @@ def test_a_gate_runs_what_was_kept_and_keeps_nothing():
     assert conductor.broken()
     assert {key[1] for key in conductor.records} <= {-2}
     assert Counter(map(identity, kept.findings())) == before
+
+
+def test_a_campaign_runs_the_failures_that_were_kept_again():
+    store = new_store("leaky")
+    first = run_campaign("leaky", store=store, programs=60)
+    again = run_campaign("leaky", store=store, programs=60)
+    assert set(again.broken()) == set(first.findings)
+    assert again.new == []
+    assert again.programs_here == len(first.findings)
+    assert report_of(again, "leaky", read_capabilities(Leaky), 1.0).verdict == "broken"
 
 
 def test_a_replay_runs_only_what_was_kept_and_tells_what_is_gone():

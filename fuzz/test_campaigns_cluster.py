@@ -60,7 +60,7 @@ def search_of(name):
 
 def conduct(crew, store, disturb=lambda conductor: None, **plan):
     try:
-        conductor = Conductor(Plan(**({"campaign": "c", "seed": 1, "mode": "batch", "seconds": 200.0, "batch": 10} | plan)), crew, store)
+        conductor = Conductor(Plan(**({"campaign": "c", "seed": 1, "mode": "batch", "seconds": 600.0, "batch": 10} | plan)), crew, store)
         conductor.run(lambda _: disturb(conductor))
     finally:
         crew.close()

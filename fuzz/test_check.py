@@ -14,7 +14,7 @@ from toys_more import Deaf, Dying, Everything, Greedy, Stepping, Swallowing
 from kvproof import Capabilities
 from kvproof.fuzz import check as check_module
 from kvproof.fuzz import engine
-from kvproof.fuzz.check import BUDGETS, Gathering, Progress, campaign, check
+from kvproof.fuzz.check import BUDGETS, Gathering, Progress, check, work_of
 from kvproof.fuzz.engine import Search, Tally, run_seed
 from kvproof.fuzz.verdicts import Report, law_verdicts
 from kvproof.impl.checker import read_capabilities
@@ -252,15 +252,15 @@ def test_two_processes_try_the_same_programs_as_one():
 
 def test_the_programs_of_a_worker_are_every_so_manieth():
     search = Search(Toy, "toy", read_capabilities(Toy), 1, 3, time.monotonic() + 60, 10.0, 10, frozenset())
-    done = [sum(tally.programs for tally in campaign(search, worker, lambda: float("inf"))) for worker in range(3)]
+    done = [sum(tally.programs for tally in work_of(search, worker, lambda: float("inf"))) for worker in range(3)]
     assert done == [4, 3, 3]
 
 
 def test_no_program_is_started_after_the_deadline_or_once_the_search_is_to_stop():
     search = Search(Toy, "toy", read_capabilities(Toy), 1, 1, time.monotonic() - 1, 10.0, None, frozenset())
-    assert sum(tally.programs for tally in campaign(search, 0, lambda: float("inf"))) == 0
+    assert sum(tally.programs for tally in work_of(search, 0, lambda: float("inf"))) == 0
     search.deadline = time.monotonic() + 60
-    assert sum(tally.programs for tally in campaign(search, 0, lambda: 0.0)) == 0
+    assert sum(tally.programs for tally in work_of(search, 0, lambda: 0.0)) == 0
 
 
 def test_the_budget_is_kept():
@@ -374,13 +374,13 @@ def test_a_failure_of_kvproof_itself_is_raised_and_not_blamed_on_the_target(monk
 
 
 def test_a_failure_of_kvproof_in_one_worker_ends_the_others(monkeypatch):
-    def campaign(search, worker, stop_at):
+    def work_of(search, worker, stop_at):
         if worker == 0:
             raise ZeroDivisionError("ours")
         time.sleep(60)
         yield Tally()
 
-    monkeypatch.setattr(check_module, "campaign", campaign)
+    monkeypatch.setattr(check_module, "work_of", work_of)
     with pytest.raises(RuntimeError, match="kvproof failed in a worker"):
         checked(Toy, workers=2)
     assert nobody_is_left()

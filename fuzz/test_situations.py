@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from toys import Leaky, Toy
 
-from kvproof.fuzz.engine import Search, Tally, run_program
+from kvproof.fuzz.engine import Search, Tally, run_kept, run_program
 from kvproof.fuzz.from_bytes import ByteChoices, run_bytes
-from kvproof.fuzz.mutants import MOST_MUTANT_OPS, mutant
+from kvproof.fuzz.mutants import MOST_MUTANT_OPS, mutant, parents_of
 from kvproof.impl.checker import read_capabilities
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
 from kvproof.models.capabilities import Capabilities
@@ -119,14 +119,24 @@ def test_watching_changes_no_program():
         assert run_program(search, f"w:{seed}", Tally()).program == run_program(search, f"w:{seed}", Tally(), watch=False).program
 
 
+def test_what_is_kept_ends_where_it_reached_something_new():
+    search = search_of(ProductionAdapter)
+    ran = run_program(search, "f:1", Tally())
+    beginning = run_kept(search, ran.beginning, Tally())
+    assert beginning.reached == ran.reached
+    assert 0 < len(ran.beginning.ops) <= len(ran.program.ops)
+    again = run_program(search, "f:1", Tally(), known=ran.reached)
+    assert again.frontier == 0
+
+
 def reached_in(search, operations, *, guided):
     rng, tally, known, corpus = random.Random(3), Tally(), nothing_reached(), []
     while tally.operations < operations:
-        ran = run_program(search, f"g:{tally.programs}", tally, parents=rng.sample(corpus, min(8, len(corpus))) if guided else ())
+        ran = run_program(search, f"g:{tally.programs}", tally, parents=parents_of(rng, corpus) if guided else (), known=known)
         assert ran.found is None
         if any(mask & ~old for mask, old in zip(ran.reached, known, strict=True)):
             known = [mask | old for mask, old in zip(ran.reached, known, strict=True)]
-            corpus.append(ran.program)
+            corpus.append(ran.beginning)
     return len(names(known))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import re
 import secrets
 import time
@@ -189,17 +190,21 @@ def _tell(console: Console, conductor: Conductor, asked: Asked, capabilities: Ca
     if situations is not None:
         write_whole(asked.directory / "situations.json", msgspec.json.format(msgspec.json.encode(situations), indent=1) + b"\n")
     for finding in conductor.broken().values():
-        _keep_file(asked.directory / "failures", finding)
+        place = _keep_death(asked.directory / "failures", finding)
+        if place is not None:
+            terminal.say(console, f"A program that ends its process is in {place}; whatever replays it ends too.", "bold red")
 
 
-def _keep_file(failures: Path, finding: Finding) -> None:
-    """A failure that ends its process cannot be shown by running it again, so its file is all there is."""
+def _keep_death(failures: Path, finding: Finding) -> Path | None:
+    """A failure that ends its process cannot be shown by running it again, so its file is all there is. None for any other failure."""
     from kvproof.fuzz.campaigns.apart import ends_its_process
 
     program = finding.program
     if isinstance(program, Program) and ends_its_process(program):
-        digest = f"{abs(hash(program.ops)):x}"[:8]
-        write_program(failures / f"death-{digest}.json", msgspec.structs.replace(program, target=portable(program.target)))
+        path = failures / f"death-{hashlib.sha256(msgspec.json.encode(program.ops)).hexdigest()[:8]}.json"
+        write_program(path, msgspec.structs.replace(program, target=portable(program.target)))
+        return path
+    return None
 
 
 # -- the campaign and its parts ------------------------------------------------------------------------------------------------------------

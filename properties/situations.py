@@ -219,9 +219,13 @@ def _claimed(capabilities: Capabilities, needed: str) -> bool:
 class Watcher:
     """Notes the situations of one program, operation by operation."""
 
-    def __init__(self, lockstep: Lockstep) -> None:
+    def __init__(self, lockstep: Lockstep, known: Reached | None = None) -> None:
+        """`known`: situations that are not new."""
         self.lockstep = lockstep
         self.reached = nothing_reached()
+        self.frontier = 0
+        """How many operations it took until the last situation that was not known."""
+        self._known = known or nothing_reached()
         self._standing = _ALONE
         self._tails: dict[int, int] = {}
         """sequence -> the circumstances of its last block, as far as they were asked for."""
@@ -240,7 +244,10 @@ class Watcher:
         if subject is not None and not isinstance(op, Admit):
             circumstances |= self._past.get(subject, 0) | self._tails.get(subject, 0)
         for place in happened:
-            self.reached[place] |= circumstances & _MEANT[place]
+            here = circumstances & _MEANT[place]
+            if here & ~self._known[place]:
+                self.frontier = len(self.lockstep.ops)
+            self.reached[place] |= here
         self._remember(op, subject, happened)
         self._standing = _standing(spec)
         self._tails = {sequence.seq: _tail(spec, sequence) for sequence in spec.live.values() if sequence.computed}

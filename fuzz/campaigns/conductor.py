@@ -25,6 +25,7 @@ from kvproof.fuzz.campaigns.findings import distinct, identity
 from kvproof.fuzz.campaigns.orders import Failed, Lost, Order, Result
 from kvproof.fuzz.campaigns.records import Record, Totals
 from kvproof.fuzz.campaigns.store import Store
+from kvproof.fuzz.mutants import parents_of
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.verdicts import Finding
 
@@ -41,9 +42,6 @@ FIRST_BATCH: Final = 40
 
 MOST_BATCH: Final = 5000
 """Programs of an order at most."""
-
-PARENTS: Final = 8
-"""Kept programs that go with an order. More makes orders long: they are written down, and sent."""
 
 MACHINE_EVERY: Final = 12
 """One order of so many goes to the Hypothesis machine."""
@@ -136,7 +134,7 @@ class Conductor:
         """worker -> how many of the known situations it was told."""
         self.known: list[str] = list(self.totals.situations)
         self._known = set(self.known)
-        self._next = 1 + max((batch for _, batch in self.records), default=-1)
+        self._next = 1 + max((batch for _, batch in self.records if batch >= 0), default=-1)
         self._batch = plan.batch or FIRST_BATCH
         self._start = time.monotonic()
         self._synced = self._start
@@ -200,19 +198,24 @@ class Conductor:
     # -- orders --------------------------------------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """What has to be done first: what was out when the campaign was killed, and in other modes than batch everything that was kept."""
+        """What has to be done first: what was out when the campaign was killed, the failures that were kept, and in other modes than batch the corpus too."""
         done = self.records.keys()
         for order in self.store.open_orders():
             self.store.close_order(order)
-            if (self.plan.campaign, order.number) not in done and all(order.number != other.number for other in self.waiting):
+            if (
+                order.number >= 0
+                and (self.plan.campaign, order.number) not in done
+                and all(order.number != other.number for other in self.waiting)
+            ):
                 self.waiting.append(order)
                 self._next = max(self._next, order.number + 1)
-        if self.plan.mode != "batch" and not self.plan.kernels:
-            kept = [*(finding.program for finding in self.findings.values() if isinstance(finding.program, Program)), *self.corpus]
-            for first in range(0, len(kept), REPLAYED_AT_ONCE):
-                programs = tuple(kept[first : first + REPLAYED_AT_ONCE])
-                # Numbers below 0, so that the batches that are drawn have the same numbers whatever was replayed before.
-                self.waiting.append(Order(-2 - first, "replay", f"{self.plan.seed}:replay-{first}", len(programs), programs))
+        kept = [finding.program for finding in self.findings.values() if isinstance(finding.program, Program)]
+        if self.plan.mode != "batch":
+            kept += self.corpus
+        for first in range(0, len(kept), REPLAYED_AT_ONCE):
+            programs = tuple(kept[first : first + REPLAYED_AT_ONCE])
+            # Numbers below 0, so that the batches that are drawn have the same numbers whatever was replayed before.
+            self.waiting.append(Order(-2 - first, "replay", f"{self.plan.seed}:replay-{first}", len(programs), programs))
 
     def _give(self) -> None:
         for worker in self.crew.free():
@@ -235,7 +238,7 @@ class Conductor:
             return Order(number, "kernels", seed, 1)
         if self.plan.programs is None and number % MACHINE_EVERY == MACHINE_EVERY - 1:
             return Order(number, "machine", seed, 1)
-        parents = tuple(self.rng.sample(self.corpus, min(PARENTS, len(self.corpus))))
+        parents = parents_of(self.rng, self.corpus)
         size = self._batch
         if self.plan.programs is not None:
             size = min(size, self.plan.programs - number * self._batch)

@@ -102,7 +102,11 @@ class _Doing:
                 program = order.parents[index]
                 yield self._carefully(program, seed) if careful else run_kept(self.search, program, self.tally)
             else:
-                yield self._carefully(None, seed) if careful else run_program(self.search, seed, self.tally, parents=order.parents)
+                yield (
+                    self._carefully(None, seed)
+                    if careful
+                    else run_program(self.search, seed, self.tally, parents=order.parents, known=self.worker.known)
+                )
 
     def _carefully(self, program: Program | None, seed: str) -> Ran:
         """One program in a process of its own: what ends that process is found."""
@@ -113,8 +117,8 @@ class _Doing:
         self.tally.refusals.update(apart.tally.refusals)
         if apart.ran is not None:
             return apart.ran
-        short = shrink_apart(self.search, apart.program)
-        return Ran(short, Found("fault", short, shrunk=True), nothing_reached())
+        program = apart.program if self.failures[""] else shrink_apart(self.search, apart.program)  # only the first is told
+        return Ran(program, Found("fault", program, shrunk=True), nothing_reached())
 
     def _note(self, ran: Ran) -> None:
         fresh = [mask & ~known for mask, known in zip(ran.reached, self.worker.known, strict=True)]
@@ -123,7 +127,7 @@ class _Doing:
             situations = names(fresh)
             self.fresh += situations
             if ran.found is None and self.order.kind == "swarm":
-                self.kept.append(Kept(ran.program, tuple(situations)))
+                self.kept.append(Kept(ran.beginning, tuple(situations)))
         if ran.found is not None:
             self._found(ran.found)
 
