@@ -147,7 +147,7 @@ def test_the_specification_is_pure():
     assert wrong == []
 
 
-IMPORTED_AS = {"z3_solver": "z3"}
+IMPORTED_AS = {"crosshair_tool": "crosshair", "z3_solver": "z3"}
 """Distributions whose modules have another name."""
 
 

@@ -44,7 +44,7 @@ def test_conditions_operators_numbers_and_statements_are_changed_and_messages_ar
         "never: if False:",
         "self.free += count",
         "left out: self.free -= count",
-        'left out: raise ValueError(f\'no room for {count + 1}\')',
+        "left out: raise ValueError(f'no room for {count + 1}')",
     }
     assert len({mutant.name for mutant in made}) == len(made)
 
@@ -79,9 +79,19 @@ def test_every_mutant_of_the_production_cache_can_be_put_in():
 def test_the_report_tells_the_score_and_the_survivors(capsys, tmp_path, monkeypatch):
     from benchmarks.mutants import __main__ as command
 
-    mutant = {"module": "kvproof.impl.production.pool", "function": "BlockPool.take", "number": 0, "line": 7, "before": "a < b", "after": "a <= b"}
+    mutant = {
+        "module": "kvproof.impl.production.pool",
+        "function": "BlockPool.take",
+        "number": 0,
+        "line": 7,
+        "before": "a < b",
+        "after": "a <= b",
+    }
     results = tmp_path / "results.jsonl"
-    lines = [{"mutant": {**mutant, "number": number}, "noticed": noticed, "seconds": 0.1} for number, noticed in enumerate(["law no-leak", "survived"])]
+    lines = [
+        {"mutant": {**mutant, "number": number}, "noticed": noticed, "seconds": 0.1}
+        for number, noticed in enumerate(["law no-leak", "survived"])
+    ]
     results.write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkeypatch.setattr(sys, "argv", ["mutants", "--results", str(results), "--report", "--least", "95"])
     assert command.main() == 1
@@ -104,5 +114,7 @@ def test_the_suite_notices_a_mutant_and_not_the_unchanged_code(monkeypatch):
     told, _ = kill.verdict(*dropped, ())
     assert told.startswith("law ")
     same = kill.function(dropped[0]).__code__
-    told, _ = kill.verdict(dropped[0], same, ("tests/test_mutants.py::test_conditions_operators_numbers_and_statements_are_changed_and_messages_are_not",))
+    told, _ = kill.verdict(
+        dropped[0], same, ("tests/test_mutants.py::test_conditions_operators_numbers_and_statements_are_changed_and_messages_are_not",)
+    )
     assert told == "survived"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import random
 import sys
 import time
 from collections import Counter
@@ -17,13 +18,13 @@ from rich.progress import Progress
 from benchmarks.mutants.kill import verdict, warm
 from benchmarks.mutants.sources import Mutant, mutants
 
-PRODUCTION = ("tests/test_production.py",)
+PRODUCTION = ("tests/test_production.py", "tests/test_production_lock.py")
 MODULES: dict[str, tuple[str, ...]] = {
     **{
         f"kvproof.impl.production.{name}": PRODUCTION
         for name in ("cache", "pool", "index", "reuse", "groups", "tokens", "sequence", "mirror", "books", "records")
     },
-    "kvproof.impl.checker": ("tests/test_checker.py",),
+    "kvproof.impl.checker": ("tests/test_checker.py", "tests/test_lockstep.py"),
 }
 """Module -> the tests that are written for it."""
 
@@ -62,6 +63,8 @@ def main() -> int:
             and asked.only in mutant.name
             and (mutant.name not in results or (asked.again and results[mutant.name].survived))
         ]
+        # In an order that is drawn, so that a run that is cut short is a sample of all.
+        random.Random(0).shuffle(todo)
         _run(todo, asked.minutes, asked.results, results)
     return _report(list(results.values()), asked.least)
 

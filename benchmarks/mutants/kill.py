@@ -28,10 +28,10 @@ from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, Sy
 FIRST: Final = 12
 """Programs for each adapter before the tests are run: most mutants fall within the first."""
 
-PROGRAMS: Final = 60
+PROGRAMS: Final = 40
 """Programs for each adapter in all."""
 
-SECONDS: Final = 120.0
+SECONDS: Final = 300.0
 """Longest run of one mutant; one that never ends is noticed."""
 
 OP_SECONDS: Final = 2.0

@@ -81,6 +81,8 @@ def _inside(function: ast.FunctionDef) -> Iterator[ast.AST]:
     stack: list[ast.AST] = list(reversed(body))
     while stack:
         node = stack.pop()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
         if isinstance(node, ast.Assert | ast.Raise | ast.JoinedStr):
             if isinstance(node, ast.Raise):
                 yield node

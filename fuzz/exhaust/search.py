@@ -156,10 +156,10 @@ class Search:
         return Lockstep(self.target, num_blocks=self.scope.blocks, block_size=self.scope.block_size, capabilities=self.capabilities)
 
     def _expand(self, state: int) -> None:
-        first: Lockstep | None = self.at(state)
-        assert first is not None
-        for op in list(operations(first.spec, self.scope)):
-            lockstep, first = first or self.at(state), None
+        lockstep = self.at(state)
+        for number_tried, op in enumerate(list(operations(lockstep.spec, self.scope))):
+            if number_tried:
+                lockstep = self.at(state)
             if not self._guarded(state, op, lambda lockstep=lockstep, op=op: lockstep.do(op)):  # type: ignore[misc]  # bound at once
                 return
             self.transitions += 1

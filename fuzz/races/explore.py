@@ -7,11 +7,10 @@ Modes:
   the scenario is exhausted, as far as the library sees accesses: it has been seen to overlook some, which is why `kvproof race` also draws random schedules.
 * `random`: random schedules of one to four switches, each after a random number of lines or bytecodes, so that a thread can be held up in any one place for as long
   as another needs (Burckhardt et al. 2010, "A randomized scheduler with probabilistic guarantees of finding bugs"). Needs no library; see `baton`.
-* `stress`: real threads that start together and are switched as often as the interpreter can; the only mode that needs no library, and the one that uses a
-  free-threaded interpreter.
+* `stress`: real threads that start together and are switched as often as the interpreter can; the one that uses a free-threaded interpreter.
 
-`dpor` and `random` own the threads' locks: `threading.Lock` and its kin must be replaced before the target is imported, so they run in a process of their own
-(see `kvproof race`).
+`dpor` and `random` own the threads' locks: `threading.Lock` and its kin must be replaced (`baton.install`) before the target is imported, so `kvproof race` runs
+them in a process of their own. With real locks a thread that is held up inside one would hold up all others, and be reported as stuck.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def _structs_built_as_ever() -> Iterator[None]:
 
         return _crosshair_wrapper
 
-    enforce.manual_constructor = constructor
+    enforce.manual_constructor = constructor  # type: ignore[assignment]  # it is called with a class, and what it returns with anything
     try:
         yield
     finally:
