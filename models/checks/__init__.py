@@ -1,0 +1,72 @@
+"""The laws of a cache, each as one short check on what was seen. `Spec` calls them; a check that fails raises `Broken` with the law's name.
+
+Where several laws could be named, the check names the one that a reader can act on: the operation that broke it, not the symptom that followed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvproof.models.checks.bookkeeping import books
+from kvproof.models.checks.content import contents, room
+from kvproof.models.checks.forgetting import events, eviction, eviction_order, proven_order, reset
+from kvproof.models.checks.naming import Broken
+from kvproof.models.checks.ownership import (
+    copy_batch,
+    exclusive_write,
+    failure_changes_nothing,
+    handed_out,
+    mirror,
+    no_aliasing,
+    no_spurious_exhaustion,
+    repeated_release,
+    tail_waste,
+    whole_pool_again,
+)
+from kvproof.models.checks.prefix import adoption, hit, steady_hit
+from kvproof.models.ops import Op
+
+if TYPE_CHECKING:
+    from kvproof.models.spec import Spec
+
+__all__ = [
+    "Broken",
+    "adoption",
+    "books",
+    "contents",
+    "copy_batch",
+    "events",
+    "everything",
+    "eviction",
+    "eviction_order",
+    "exclusive_write",
+    "failure_changes_nothing",
+    "handed_out",
+    "hit",
+    "mirror",
+    "no_aliasing",
+    "no_spurious_exhaustion",
+    "proven_order",
+    "repeated_release",
+    "reset",
+    "room",
+    "steady_hit",
+    "tail_waste",
+    "whole_pool_again",
+]
+
+
+def everything(spec: Spec, op: Op) -> None:
+    """The laws that hold after every operation."""
+    spec.agenda.touched(spec)
+    if spec.thorough:
+        spec.agenda.everything(spec)
+    no_aliasing(spec)
+    contents(spec, op)
+    books(spec, op)
+    if "tight" in spec.capabilities.policy:
+        tail_waste(spec, op)
+    if spec.seen.last.events is not None and spec.seen.books.cached is not None:
+        events(spec)
+    if "lru" in spec.capabilities.policy:
+        eviction_order(spec)

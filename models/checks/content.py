@@ -1,0 +1,146 @@
+"""Laws on content: what each live sequence reads, position by position."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvproof.models.checks.naming import Broken, changed_sequences, in_group, show, show_lost, show_namespace, show_tokens, subjects
+from kvproof.models.layouts import blocks_for, window_low
+from kvproof.models.ops import Evict, Extend, Fork, Op, Release, SwapIn, Truncate, op_name
+from kvproof.models.state import Pass, Sequence, Table
+
+if TYPE_CHECKING:
+    from kvproof.models.spec import Spec
+
+
+def contents(spec: Spec, op: Op) -> None:
+    """Every readable position of every live sequence shows its own ghost; only what changed is looked at again."""
+    for seq in changed_sequences(spec, op):
+        sequence = spec.live.get(seq)
+        if sequence is not None and sequence.computed == 0 and sequence.out is None and not sequence.swapped:
+            holds_nothing(sequence, spec.tables(sequence), op)
+    last = None
+    for sequence, group, index in _readers(spec):
+        entry_contents(spec, op, sequence, group, index)
+        if (sequence.seq, group) != last:
+            last = sequence.seq, group
+            _count_reading(spec, sequence, group)
+
+
+def _readers(spec: Spec) -> list[tuple[Sequence, int, int]]:
+    """The table entries that have to be read again, in the order of sequences, groups and positions."""
+    live = spec.live
+    if not spec.agenda.entries:
+        return []
+    found = [(live[seq], group, index) for seq, group, index in spec.agenda.entries if seq in live]
+    found = [reader for reader in found if reader[0].computed and not reader[0].swapped]
+    if len(found) > 1:
+        found.sort(key=lambda reader: (reader[0].born, reader[1], reader[2]))
+    return found
+
+
+def holds_nothing(sequence: Sequence, tables: tuple[Table, ...], op: Op) -> None:
+    """A sequence that has computed nothing and has no pass out holds no block."""
+    for table in tables:
+        if table:
+            law = "release-once" if isinstance(op, Release) else "committed-is-covered"
+            raise Broken(law, f"sequence {sequence.seq} holds nothing, yet its block table is {show(table)} after {op_name(op)}")
+
+
+def entry_contents(spec: Spec, op: Op, sequence: Sequence, group: int, index: int) -> None:
+    """The positions in one table entry that the next token of `sequence` reads are in the table, were written, and are the sequence's own."""
+    size = spec.block_sizes[group]
+    low = max(index * size, window_low(sequence.computed, spec.windows[group]))
+    high = min((index + 1) * size, sequence.computed)
+    if low >= high:
+        return
+    table = spec.tables(sequence)[group]
+    block = table[index] if index < len(table) else None
+    if block is None:
+        raise Broken(_law_for_missing(spec, op, sequence, group), told_missing(spec, sequence, group, table, low))
+    wanted = expected_ghosts(spec, sequence, group, low, high)
+    if spec.memory.holds(block, wanted, low - index * size) or spec.memory.learn(block, wanted, low - index * size):
+        return
+    first = block * spec.memory.stride + low - index * size
+    offset = next(i for i, content in enumerate(wanted) if spec.memory.slots[first + i] != content)
+    law = _law_for_wrong(spec, op, sequence, group, low + offset, spec.memory.slots[first + offset])
+    raise Broken(law, _wrong(spec, op, sequence, group, low + offset, first + offset))
+
+
+def expected_ghosts(spec: Spec, sequence: Sequence, group: int, low: int, high: int) -> list[int]:
+    """The ghosts that the positions `low` to `high` - 1 must show."""
+    groups = len(spec.block_sizes)
+    nodes = sequence.path[low:high]
+    return nodes if groups == 1 else [node * groups + group for node in nodes]
+
+
+def _count_reading(spec: Spec, sequence: Sequence, group: int) -> None:
+    for law in ("committed-is-covered", "initialised-read", "own-content"):
+        spec.exercised[law] += 1
+    if spec.windows[group] is not None and spec.readable(sequence, group).start > 0:
+        spec.exercised["window-keeps-what-it-needs"] += 1
+
+
+def room(spec: Spec, sequence: Sequence, out: Pass) -> None:
+    """The table has a block for every position that the pass writes.
+
+    A windowed group may leave out positions that no token after the pass can read, all drafts rejected.
+    """
+    for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
+        needed_from = max(out.start, window_low(out.known_end, spec.windows[group]))
+        for index in range(needed_from // size, blocks_for(out.end, size)):
+            if index >= len(table) or table[index] is None:
+                skipped = spec.windows[group] is not None and index < len(table)
+                raise Broken(
+                    "window-keeps-what-it-needs" if skipped else "committed-is-covered",
+                    f"extend granted sequence {sequence.seq} the positions {out.start} to {out.end - 1}, but its table {show(table)} "
+                    f"has no block for position {max(needed_from, index * size)}{in_group(spec, group)}",
+                )
+
+
+def _law_for_missing(spec: Spec, op: Op, sequence: Sequence, group: int) -> str:
+    if isinstance(op, Evict):
+        return "evict-only-unheld"
+    if sequence.seq in subjects(op):
+        special = {Truncate: "truncate-exact", SwapIn: "swap-round-trip"}.get(type(op))
+        if special:
+            return special
+    return "committed-is-covered" if spec.windows[group] is None else "window-keeps-what-it-needs"
+
+
+def _law_for_wrong(spec: Spec, op: Op, sequence: Sequence, group: int, position: int, found: int) -> str:
+    if sequence.seq in subjects(op):
+        special = {Truncate: "truncate-exact", Fork: "fork-shares-then-diverges", SwapIn: "swap-round-trip"}.get(type(op))
+        if special:
+            return special
+        index = position // spec.block_sizes[group]
+        old = spec.seen.tables_before(sequence.seq)
+        if (
+            isinstance(op, Extend)
+            and old
+            and old[group]
+            and old[group][index : index + 1] != spec.tables(sequence)[group][index : index + 1]
+        ):
+            return "copy-before-write"
+    elif isinstance(op, Release):
+        return "published-is-committed"
+    return "own-content" if found else "initialised-read"
+
+
+def told_missing(spec: Spec, sequence: Sequence, group: int, table: Table, position: int) -> str:
+    """That a readable position has no block, in words."""
+    return f"sequence {sequence.seq} reads position {position}{in_group(spec, group)}, but its table {show(table)} has no block for it"
+
+
+def _wrong(spec: Spec, op: Op, sequence: Sequence, group: int, position: int, slot: int) -> str:
+    memory, groups = spec.memory, len(spec.block_sizes)
+    block, offset = memory.block_of(slot), slot % memory.stride
+    found = memory.slots[slot]
+    told = f"after {op_name(op)}, position {position} of sequence {sequence.seq}{in_group(spec, group)} lies in block {block}, offset {offset}, where"
+    if not found:
+        lost = memory.lost.get(spec.content(sequence, group, position))
+        return f"{told} nothing of it has been written" + (f"; it was lost from block {lost.block} when {show_lost(lost)}" if lost else "")
+    tokens, namespace = spec.tree.tokens(found // groups), spec.tree.namespace(found // groups)
+    whose = "" if namespace == sequence.namespace else f" of {show_namespace(namespace)}"
+    layers = "" if found % groups == group else f" of group {found % groups}"
+    return f"{told} position {len(tokens) - 1} of the tokens {show_tokens(tokens)}{whose}{layers} was written"

@@ -1,0 +1,116 @@
+"""Laws on what is forgotten: eviction and its order, reset, and the events that tell of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvproof.models.checks.naming import Broken
+from kvproof.models.ops import Evict
+from kvproof.models.state import Evicted
+
+if TYPE_CHECKING:
+    from kvproof.models.spec import Spec
+
+
+def eviction(spec: Spec, op: Evict) -> None:
+    """Eviction makes blocks unmatchable and takes none from its holders."""
+    for seq, tables in spec.seen.was.items():
+        if spec.seen.tables.get(seq) != tables:
+            raise Broken("evict-only-unheld", f"evict({list(op.blocks)}) changed the block table of sequence {seq}")
+    held = spec.universe.intersection(op.blocks).intersection(spec.owners)
+    free = spec.seen.books.free
+    if free is not None and held.intersection(free):
+        raise Broken(
+            "evict-only-unheld",
+            f"evict({list(op.blocks)}) put block {min(held.intersection(free))} on the free list, though a sequence holds it",
+        )
+    spec.exercised["evict-only-unheld"] += bool(held)
+    cached = spec.seen.books.cached
+    if cached is not None:
+        left = spec.universe.intersection(op.blocks).intersection(cached)
+        if left:
+            raise Broken("eviction-forgets", f"block {min(left)} was evicted, yet the cache still counts it as matchable")
+        spec.exercised["eviction-forgets"] += 1
+
+
+def reset(spec: Spec) -> None:
+    """After a successful reset nothing is matchable."""
+    cached = spec.seen.books.cached
+    if cached:
+        raise Broken("reset-forgets", f"reset succeeded, yet the cache still counts block {min(cached)} as matchable")
+    spec.exercised["reset-forgets"] += cached is not None
+
+
+def events(spec: Spec) -> None:
+    """Replaying the events gives the matchable set."""
+    agenda, replayed, cached = spec.agenda, spec.seen.replayed, spec.seen.books.cached
+    assert cached is not None
+    for block in agenda.told:
+        if (block in replayed) != (block in cached):
+            agenda.mistold.add(block)
+        else:
+            agenda.mistold.discard(block)
+    agenda.told.clear()
+    if agenda.mistold:
+        extra, missing = sorted(agenda.mistold & replayed), sorted(agenda.mistold & cached)
+        detail = (
+            f"they leave block {extra[0]} matchable, which it is not" if extra else f"they do not say that block {missing[0]} is matchable"
+        )
+        raise Broken("events-replay-index", f"replaying the events gives {sorted(replayed)}, the cache matches {sorted(cached)}: {detail}")
+    spec.exercised["events-replay-index"] += bool(cached)
+
+
+def eviction_order(spec: Spec) -> None:
+    """Least recently used first, deeper blocks first, judged by the books, and only where every notion of recency agrees."""
+    seen, books, recency = spec.seen, spec.seen.books, spec.recency
+    free, cached = books.free, books.cached
+    if free is None or cached is None or not (spec.evicted or spec.agenda.settled):
+        return
+    recency.idle(spec.agenda.settled)
+    for out in spec.evicted:
+        older = recency.older(out.used_at, idle=lambda block: block in free and block in cached and block not in spec.owners)
+        for kept in [*older, *recency.deeper(out)]:
+            if seen.was_free(kept) and seen.was_cached(kept) and kept in cached and kept not in spec.owners:
+                spec.exercised["eviction-follows-policy"] += 1
+                _evicted_in_turn(spec, out, kept)
+
+
+def proven_order(spec: Spec, kept: int) -> None:
+    """The same without books: a hit has just shown that `kept`, which nobody holds, is still matchable."""
+    let_go = spec.recency.let_go.get(kept)
+    for out in spec.past_evictions:
+        if let_go is not None and let_go[0] < out.step:
+            spec.exercised["eviction-follows-policy"] += 1
+            _evicted_in_turn(spec, out, kept)
+
+
+def _evicted_in_turn(spec: Spec, out: Evicted, kept: int) -> None:
+    kept_at = spec.recency.seen_at.get(kept, 0)
+    if kept_at < out.used_at and not _has_longer(spec, kept):
+        raise Broken(
+            "eviction-follows-policy",
+            f"block {out.block}, used in step {out.used_at}, was evicted in step {out.step} before block {kept}, last used in step {kept_at}",
+        )
+    if _lies_above(spec, out, kept):
+        raise Broken(
+            "eviction-follows-policy",
+            f"block {out.block} was evicted in step {out.step} before block {kept}, which lies deeper in the same sequence and was let go of with it",
+        )
+
+
+def _has_longer(spec: Spec, block: int) -> bool:
+    """Whether the pool holds a continuation of what `block` holds: a cache that evicts leaves first has to keep it."""
+    groups, memory = len(spec.block_sizes), spec.memory
+    shown = [content for content in memory.slots[block * memory.stride : (block + 1) * memory.stride] if content]
+    if not shown:
+        return False
+    node, group = divmod(shown[-1], groups)
+    return any(True for longer in spec.tree.longer(node) for _ in memory.where(longer * groups + group))
+
+
+def _lies_above(spec: Spec, out: Evicted, kept: int) -> bool:
+    """Whether both were let go of by one release, `out` nearer to the start of the sequence, and neither was looked at since."""
+    a, b = out.let_go, spec.recency.let_go.get(kept)
+    if a is None or b is None or a[:3] != b[:3] or a[3] >= b[3]:
+        return False
+    return out.seen_at <= out.settled_at and spec.recency.seen_at.get(kept, 0) <= spec.recency.settled_at.get(kept, 0)

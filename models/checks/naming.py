@@ -1,0 +1,92 @@
+"""How broken laws are told: the exception, the law that fits, and the words. What several checks share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from kvproof.models.memory import Lost
+from kvproof.models.ops import Fork, Op
+from kvproof.models.state import Table
+
+if TYPE_CHECKING:
+    from kvproof.models.spec import Spec
+
+
+class Broken(Exception):
+    """A law does not hold."""
+
+    def __init__(self, law: str, reason: str) -> None:
+        super().__init__(f"{law}: {reason}")
+        self.law = law
+        self.reason = reason
+
+
+FORGOTTEN_BREAKS = {"evicted": "eviction-forgets", "reset": "reset-forgets"}
+
+
+LOST_BREAKS = {
+    "reused": "eviction-forgets",
+    "evicted": "eviction-forgets",
+    "reset": "reset-forgets",
+    "rejected": "rejection-forgets",
+    "abandoned": "published-is-committed",
+    "overwritten": "exclusive-write",
+    "zeroed": "initialised-read",
+}
+"""The law that a hit on a lost content breaks, by what became of it."""
+
+
+def subjects(op: Op) -> tuple[int, ...]:
+    """The sequences that an operation is about."""
+    if isinstance(op, Fork):
+        return (op.parent, op.child)
+    seq = getattr(op, "seq", None)
+    return () if seq is None else (seq,)
+
+
+def changed_sequences(spec: Spec, op: Op) -> Iterable[int]:
+    """The sequences that the operation is about, and those whose tables it changed."""
+    if spec.thorough:
+        return spec.live
+    return {*spec.seen.was, *subjects(op)} if spec.seen.was else subjects(op)
+
+
+def in_group(spec: Spec, group: int) -> str:
+    """Which group of layers, in words, where there are several."""
+    return f" (group {group})" if len(spec.block_sizes) > 1 else ""
+
+
+def counted(tokens: int) -> str:
+    """A number of tokens, in words."""
+    return "1 token" if tokens == 1 else f"{tokens} tokens"
+
+
+def show(table: Table) -> str:
+    """A block table, in words; `-` for a skipped block."""
+    return "[" + ", ".join("-" if block is None else str(block) for block in table) + "]"
+
+
+def show_tokens(tokens: tuple[int, ...]) -> str:
+    """Tokens, in words, cut in the middle where they are many."""
+    return str(list(tokens)) if len(tokens) <= 16 else f"[{', '.join(map(str, tokens[:6]))}, ..., {', '.join(map(str, tokens[-6:]))}]"
+
+
+def show_namespace(namespace: object) -> str:
+    """A namespace, in words."""
+    fields = [f"{name}={getattr(namespace, name)!r}" for name in namespace.__struct_fields__ if getattr(namespace, name) is not None]  # type: ignore[attr-defined]
+    return f"the namespace ({', '.join(fields)})" if fields else "the empty namespace"
+
+
+def show_lost(lost: Lost) -> str:
+    """How a content was lost, in words."""
+    told = {
+        "reused": "it was handed out again",
+        "evicted": "it was evicted",
+        "reset": "the cache was reset",
+        "rejected": "the draft was rejected",
+        "abandoned": "the pass that would have written it was abandoned before its launch",
+        "overwritten": "another pass wrote over it",
+        "zeroed": "it was cleared",
+    }
+    return f"{told[lost.how]} in step {lost.step}"

@@ -1,0 +1,291 @@
+"""Laws on ownership: who lists which block, who may write where, and what a failure may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from kvproof.models.checks.content import contents
+from kvproof.models.checks.naming import Broken, changed_sequences, in_group, show
+from kvproof.models.layouts import blocks_for, window_low
+from kvproof.models.observed import Entry, Observed
+from kvproof.models.ops import Extend, Op, Release, op_name
+from kvproof.models.outcomes import Grant
+from kvproof.models.state import Pass, Sequence
+
+if TYPE_CHECKING:
+    from kvproof.models.spec import Outcome, Spec
+
+
+def no_aliasing(spec: Spec) -> None:
+    """Sequences list one block only at the same place and where their committed tokens in it agree."""
+    if len(spec.seen.holding) > 1:
+        spec.exercised["no-aliasing"] += 1
+    if not spec.agenda.shared and not spec.seen.orphaned:
+        return
+    owners = spec.owners
+    suspects: dict[int, set[Entry]] = {}
+    for entry in spec.agenda.shared:
+        block = _listed_at(spec, entry)
+        if block is not None and len(owners[block]) > 1:
+            suspects.setdefault(block, set()).add(entry)
+    for block in spec.seen.orphaned:
+        suspects.setdefault(block, set()).update(owners[block])
+    for block in sorted(suspects):
+        first, *others = owners[block]
+        for other in others if first in suspects[block] else [entry for entry in others if entry in suspects[block]]:
+            _may_share(spec, block, first, other)
+
+
+def _listed_at(spec: Spec, entry: Entry) -> int | None:
+    seq, group, index = entry
+    tables = spec.seen.tables.get(seq)
+    return None if tables is None or index >= len(tables[group]) else tables[group][index]
+
+
+def _may_share(spec: Spec, block: int, one: tuple[int, int, int], two: tuple[int, int, int]) -> None:
+    a, b = spec.live[one[0]], spec.live[two[0]]
+    if a is b or one[1:] != two[1:]:
+        place = "twice" if a is b else f"at index {one[2]} of group {one[1]} and at index {two[2]} of group {two[1]}"
+        who = f"sequence {a.seq} lists" if a is b else f"sequences {a.seq} and {b.seq} list"
+        raise Broken("no-aliasing", f"{who} block {block} {place}")
+    size = spec.block_sizes[one[1]]
+    last = min(a.computed, b.computed, (one[2] + 1) * size) - 1
+    if last >= one[2] * size and a.path[last] != b.path[last]:
+        raise Broken(
+            "no-aliasing",
+            f"sequences {a.seq} and {b.seq} both list block {block}, but their {'namespaces' if a.namespace != b.namespace else 'tokens'} "
+            f"up to position {last} differ",
+        )
+
+
+def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: int) -> None:
+    """A block that is handed out belongs to nobody and no device work still touches it."""
+    others = [other for other, _, _ in spec.owners[block] if other != sequence.seq]
+    place = f"at index {index} of its table{in_group(spec, group)}"
+    if others:
+        raise Broken(
+            "no-aliasing", f"block {block} still belongs to sequence {others[0]}, yet sequence {sequence.seq} was given it {place}"
+        )
+    for step in spec.steps:
+        for out in step:
+            if block in out.blocks:
+                raise Broken(
+                    "fenced-reuse",
+                    f"block {block} is still read or written by the pass of sequence {out.seq} in a step that has not ended, "
+                    f"yet sequence {sequence.seq} was given it {place}",
+                )
+    if spec.capabilities.steps:
+        for out in spec.passes:
+            if block in out.copied and not out.launched and out.seq != sequence.seq:
+                raise Broken(
+                    "copy-batch-sound",
+                    f"block {block} takes part in a copy for sequence {out.seq} that has not run yet, yet sequence {sequence.seq} was given it {place}",
+                )
+        if spec.steps:
+            spec.exercised["fenced-reuse"] += bool(spec.awaited)
+    if "lru" not in spec.capabilities.policy:
+        return
+    if (spec.seen.was_cached(block) or block in spec.memory.proven) and not spec.seen.was_held(block):
+        spec.evicted.append(spec.recency.evicted(block, spec.step))
+
+
+def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, grant: Grant) -> None:
+    """The pass writes only in blocks that its sequence alone holds."""
+    targets = {target for _, _, target in grant.copies}
+    for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
+        for index in range(out.start // size, min(blocks_for(out.end, size), len(table))):
+            block = table[index]
+            if block is None or len(spec.owners[block]) == 1:
+                continue
+            others = [other for other, _, _ in spec.owners[block] if other != sequence.seq]
+            positions = range(max(out.start, index * size), min(out.end, (index + 1) * size))
+            if others and not (block not in targets and _rewrites(spec, sequence, out, group, positions)):
+                position = next(p for p in positions if block in targets or not _rewrites(spec, sequence, out, group, range(p, p + 1)))
+                raise Broken(
+                    "exclusive-write",
+                    f"the pass of sequence {sequence.seq} writes position {position} into block {block}{in_group(spec, group)}, "
+                    f"which sequence {others[0]} holds too",
+                )
+    if len(spec.live) > 1:
+        spec.exercised["exclusive-write"] += 1
+
+
+def _rewrites(spec: Spec, sequence: Sequence, out: Pass, group: int, positions: range) -> bool:
+    """Whether the pass may write these positions into a shared block, since it writes only what is there."""
+    if "rewrites" not in spec.capabilities.policy:
+        return False
+    path = sequence.path[out.start : out.known_end] + out.path
+    slots = [spec.slot(group, spec.tables(sequence)[group], position) for position in positions]
+    wanted = [path[position - out.start] * len(spec.block_sizes) + group for position in positions]
+    return [None if slot is None else spec.memory.slots[slot] for slot in slots] == wanted
+
+
+def copy_batch(spec: Spec, op: Op, grant: Grant) -> None:
+    """The copies of one grant are sound as one gather and scatter."""
+    sources, targets = set(), set()
+    for group, source, target in grant.copies:
+        if (group, target) in targets:
+            raise Broken("copy-batch-sound", f"{op_name(op)} copies to block {target} twice in one grant")
+        sources.add((group, source))
+        targets.add((group, target))
+    both = sorted(sources & targets)
+    if both:
+        raise Broken(
+            "copy-batch-sound", f"block {both[0][1]} is both source and destination in one grant of {op_name(op)}: {list(grant.copies)}"
+        )
+    if grant.copies:
+        spec.exercised["copy-batch-sound"] += 1
+        spec.exercised["copy-before-write"] += 1
+
+
+def repeated_release(spec: Spec, op: Release, outcome: Outcome) -> None:
+    """Releasing again changes nothing."""
+    if outcome is not None:
+        raise Broken(
+            "release-once", f"sequence {op.seq} holds nothing any more, and releasing it again raised {getattr(outcome, 'error', outcome)}"
+        )
+    change = _difference(spec.seen, frozenset())
+    if change:
+        raise Broken("release-once", f"sequence {op.seq} holds nothing any more, yet releasing it again changed {change}")
+    spec.exercised["release-once"] += 1
+
+
+def failure_changes_nothing(spec: Spec, op: Op) -> None:
+    """An operation that failed left everything as it was; blocks already out of a window may be freed."""
+    change = _difference(spec.seen, _left_the_window(spec))
+    if change:
+        if any(spec.windows):
+            contents(spec, op)  # a block that left a window too early is that law's affair
+        raise Broken("failure-changes-nothing", f"{op_name(op)} failed, yet it changed {change}")
+    spec.exercised["failure-changes-nothing"] += 1
+
+
+def no_spurious_exhaustion(spec: Spec, op: Extend) -> None:
+    """OutOfBlocks is true: a sequence that is alone fits if the pool could hold it; `exact` caches use every free or evictable block."""
+    sequence = spec.live[op.seq]
+    alone = spec.seen.holding.keys() <= {op.seq} and not spec.passes and not spec.steps
+    need = _need(spec, sequence, op)
+    have = sum(len(table) for table in spec.tables(sequence))
+    if alone and need <= spec.usable:
+        free = spec.seen.books.free
+        if spec.any_drop and (free is None or len(free) + len(spec.owners) < need):
+            raise Broken(
+                "no-leak",
+                f"every other block was released and device work has drained, yet sequence {op.seq}, which needs {need} of {spec.usable} blocks, "
+                f"got OutOfBlocks",
+            )
+        raise Broken(
+            "no-spurious-exhaustion", f"sequence {op.seq} is alone and needs {need} of {spec.usable} blocks, yet extend raised OutOfBlocks"
+        )
+    kept_back = set(spec.owners) | spec.pinned()
+    if "exact" in spec.capabilities.policy and need - have <= spec.usable - len(kept_back):
+        raise Broken(
+            "no-spurious-exhaustion",
+            f"sequence {op.seq} needs at most {need - have} more blocks and {spec.usable - len(kept_back)} are free or evictable, yet extend raised OutOfBlocks",
+        )
+    spec.exercised["no-spurious-exhaustion"] += 1
+
+
+def whole_pool_again(spec: Spec, sequence: Sequence) -> None:
+    """Count an extend that was given (nearly) the whole pool: the pool holds that much, and nothing leaked."""
+    alone = spec.seen.holding.keys() <= {sequence.seq}
+    if alone and len(spec.owners) > spec.usable - len(spec.block_sizes):
+        spec.exercised["no-spurious-exhaustion"] += 1
+        spec.exercised["no-leak"] += spec.any_drop
+
+
+def _need(spec: Spec, sequence: Sequence, op: Extend) -> int:
+    """The most blocks that a correct cache could want for the sequence: room for all it knows, and a copy of each block that it may not write in."""
+    first = sequence.computed == 0
+    tokens = len(sequence.known) + len(op.drafts)
+    if "tight" in spec.capabilities.policy and not first:
+        tokens = min(tokens, sequence.computed + op.count + len(op.drafts))
+    need = 0
+    for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
+        need += blocks_for(tokens, size)
+        if first:
+            need += spec.capabilities.prefix and any(True for _ in spec.memory.where(spec.content(sequence, group, 0)))
+            continue
+        to_write = table[sequence.computed // size :]
+        if not (spec.capabilities.prefix or spec.capabilities.fork):
+            continue
+        need += sum(block is not None and len(spec.owners[block]) > 1 for block in to_write[1:])
+        need += sequence.computed % size != 0 or any(block is not None and len(spec.owners[block]) > 1 for block in to_write[:1])
+    return need
+
+
+def mirror(spec: Spec, launched: Iterable[Pass]) -> None:
+    """When a step begins, the device's tables of the sequences in it are the manager's."""
+    for out in launched:
+        worker = spec.seen.last.worker_tables.get(out.seq)
+        if worker is None:
+            continue
+        for group, (theirs, ours) in enumerate(zip(worker, spec.seen.tables[out.seq], strict=True)):
+            if theirs != ours:
+                raise Broken(
+                    "mirror-follows",
+                    f"the step begins with {show(theirs)} as the device's table of sequence {out.seq}{in_group(spec, group)}, but the manager's is {show(ours)}",
+                )
+        spec.exercised["mirror-follows"] += 1
+
+
+def tail_waste(spec: Spec, op: Op) -> None:
+    """A tight cache allocates no block beyond what extends asked for."""
+    for seq in changed_sequences(spec, op):
+        sequence = spec.live.get(seq)
+        if sequence is None:
+            continue
+        for group, table in enumerate(spec.tables(sequence)):
+            if table and (len(table) - 1) * spec.block_sizes[group] >= sequence.asked:
+                raise Broken(
+                    "tail-waste-bounded",
+                    f"sequence {sequence.seq} was asked to have room for {sequence.asked} tokens, "
+                    f"which take {blocks_for(sequence.asked, spec.block_sizes[group])} blocks, but its table is {show(table)}{in_group(spec, group)}",
+                )
+            spec.exercised["tail-waste-bounded"] += bool(table)
+
+
+def _left_the_window(spec: Spec) -> frozenset[int]:
+    """The blocks that tables dropped because every token in them is out of the window."""
+    dropped = set()
+    for (seq, group, index), block in spec.seen.unlisted:
+        sequence, now = spec.live.get(seq), spec.seen.tables.get(seq)
+        if sequence is None or now is None or spec.windows[group] is None:
+            continue
+        oldest_needed = window_low(sequence.computed, spec.windows[group]) // spec.block_sizes[group]
+        if index < oldest_needed and index < len(now[group]) and now[group][index] is None:
+            dropped.add(block)
+    return frozenset(dropped)
+
+
+def _difference(seen: Observed, ignored: frozenset[int]) -> str:
+    """What the last operation changed, in words; empty if it changed nothing. Blocks in `ignored` may have moved."""
+    for seq, tables in seen.was.items():
+        now = seen.tables.get(seq)
+        if now is None:
+            return f"sequence {seq}, which is gone"
+        for old, new in zip(tables, now, strict=True):
+            if tuple(None if b in ignored else b for b in old) != new and old != new:
+                return f"the block table of sequence {seq} from {show(old)} to {show(new)}"
+    return _books_difference(seen, ignored)
+
+
+def _books_difference(seen: Observed, ignored: frozenset[int]) -> str:
+    before, last = seen.before, seen.last
+    if before.refcounts is not None and last.refcounts is not None:
+        for block in sorted(last.refcounts.keys() - ignored):
+            was, now = seen.books.counts_before[block], last.refcounts[block]
+            if was != now:
+                return f"the reference count of block {block} from {was} to {now}"
+    for name, was_looked_at, moved in (
+        ("free list", before.free, last.free),
+        ("matchable set", before.cached, last.cached),
+        ("retiring set", before.retiring, last.retiring),
+    ):
+        if was_looked_at is not None and moved is not None:
+            changed = (set(moved.joined) ^ set(moved.left)) - ignored
+            if changed:
+                block = min(changed)
+                return f"the {name}: block {block} {'joined' if block in moved.joined else 'left'} it"
+    return ""

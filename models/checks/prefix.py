@@ -1,0 +1,268 @@
+"""Laws on prefixes: hits, and what they adopt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvproof.models.checks.content import expected_ghosts, told_missing
+from kvproof.models.checks.forgetting import proven_order
+from kvproof.models.checks.naming import FORGOTTEN_BREAKS, LOST_BREAKS, Broken, counted, show_lost, show_namespace, show_tokens
+from kvproof.models.layouts import blocks_for, window_low
+from kvproof.models.memory import EMPTY
+from kvproof.models.ops import Match, Namespace
+from kvproof.models.outcomes import Grant
+from kvproof.models.state import Sequence
+
+if TYPE_CHECKING:
+    from kvproof.models.spec import Spec
+
+
+def hit(spec: Spec, sequence: Sequence, tokens: int) -> None:
+    """A match of `tokens` is a prefix of the sequence that is really in the pool, published, and not the whole of it."""
+    _leaves_last_token(sequence, tokens, "match found")
+    _note_prefix_situations(spec, sequence, tokens)
+    for group, size in enumerate(spec.block_sizes):
+        if spec.windows[group] is not None:
+            continue  # which blocks a windowed group would offer is seen when they are adopted
+        for start in range(0, tokens, size):
+            wanted = range(start, min(start + size, tokens))
+            if not _in_pool(spec, sequence, group, wanted):
+                if spec.memory.blurred:
+                    return  # it may lie where nothing is known; what is adopted of it will be seen
+                law, why = _why_absent(spec, sequence, group, wanted)
+                raise Broken(law, f"match found {counted(tokens)} for sequence {sequence.seq}, but {why}")
+            if "lru" in spec.capabilities.policy:
+                _prove(spec, sequence, group, wanted)
+
+
+def _prove(spec: Spec, sequence: Sequence, group: int, wanted: range) -> None:
+    """Where only one block could serve a hit, and nobody holds it, it is matchable."""
+    content = spec.content(sequence, group, wanted[-1])
+    only = {spec.memory.block_of(slot) for slot in spec.memory.where(content)}
+    if len(only) == 1 and only.isdisjoint(spec.owners):
+        block = only.pop()
+        spec.memory.proven.add(block)
+        proven_order(spec, block)
+
+
+def steady_hit(spec: Spec, op: Match, tokens: int) -> None:
+    """As long as nothing succeeded that could change it, a match says the same again: what failed in between changed nothing."""
+    prompt = spec.live[op.seq].path[-1]
+    said = spec.hits.setdefault(prompt, tokens)
+    if said != tokens:
+        raise Broken(
+            "failure-changes-nothing",
+            f"match found {said} tokens for the prompt of sequence {op.seq} before and {tokens} now, though every operation in between failed or had nothing to do",
+        )
+
+
+def adoption(spec: Spec, sequence: Sequence, grant: Grant) -> None:
+    """The adopted tokens are really in the blocks that the table lists (or in those that are copied there)."""
+    _leaves_last_token(sequence, grant.adopted, "extend adopted")
+    if spec.capabilities.prefix:
+        _note_prefix_situations(spec, sequence, grant.adopted)
+    source_of = {(group, target): source for group, source, target in grant.copies}
+    for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
+        low = window_low(grant.adopted, spec.windows[group])
+        for index in range(low // size, blocks_for(grant.adopted, size)):
+            block = table[index] if index < len(table) else None
+            positions = range(max(low, index * size), min(grant.adopted, (index + 1) * size))
+            if block is None:
+                law = "committed-is-covered" if spec.windows[group] is None else "window-keeps-what-it-needs"
+                missing = told_missing(spec, sequence, group, table, positions.start)
+                raise Broken(law, f"extend adopted {grant.adopted} tokens, but {missing}")
+            source = source_of.get((group, block), block)
+            for position in positions if not _plainly_adopted(spec, sequence, group, positions, source, block) else ():
+                _adopted_slot(spec, sequence, group, position, source, copied=source != block)
+
+
+def _plainly_adopted(spec: Spec, sequence: Sequence, group: int, positions: range, source: int, block: int) -> bool:
+    """Whether a whole block shows what is adopted from it: the usual case, found without looking at each position."""
+    memory, size = spec.memory, spec.block_sizes[group]
+    first = source * memory.stride
+    return (
+        source == block
+        and source not in memory.forgotten
+        and memory.holds(source, expected_ghosts(spec, sequence, group, positions.start, positions.stop), positions.start % size)
+        and EMPTY not in memory.slots[first : first + size]
+        and memory.drafts.isdisjoint(range(first, first + size))
+    )
+
+
+def _adopted_slot(spec: Spec, sequence: Sequence, group: int, position: int, block: int, *, copied: bool) -> None:
+    memory = spec.memory
+    slot = block * memory.stride + position % spec.block_sizes[group]
+    expected = spec.content(sequence, group, position)
+    memory.learn(block, [expected], position % spec.block_sizes[group])
+    found = memory.slots[slot]
+    told = f"extend adopted position {position} of sequence {sequence.seq} in block {block}, but"
+    if found != expected:
+        law, why = _why_not(spec, expected, found, block)
+        raise Broken(law, f"{told} {why}")
+    if slot in memory.drafts:
+        raise Broken("published-is-committed", f"{told} what lies there is a draft that was not accepted yet")
+    if block in memory.forgotten:
+        raise Broken(FORGOTTEN_BREAKS[memory.forgotten[block]], f"{told} that block was made unmatchable ({memory.forgotten[block]})")
+    if not copied:
+        _not_open(spec, block, told)
+
+
+def _not_open(spec: Spec, block: int, told: str) -> None:
+    """A block that its holder has not filled yet is not shared as it stands."""
+    for seq, group, index in spec.owners[block]:
+        holder = spec.live.get(seq)
+        if holder is None or (holder.computed == 0 and holder.out is None):
+            continue
+        filled = holder.out.known_end if holder.out else holder.computed
+        end = (index + 1) * spec.block_sizes[group]
+        first_unfilled = block * spec.memory.stride + filled % spec.block_sizes[group]
+        whole = spec.memory.slots[first_unfilled] != EMPTY and first_unfilled not in spec.memory.drafts
+        if index * spec.block_sizes[group] < filled < end and not whole:
+            raise Broken(
+                "published-is-committed",
+                f"{told} sequence {seq} has filled only {filled - end + spec.block_sizes[group]} tokens of that block",
+            )
+
+
+def _leaves_last_token(sequence: Sequence, tokens: int, told: str) -> None:
+    if tokens >= len(sequence.known):
+        raise Broken(
+            "hit-leaves-last-token",
+            f"{told} {counted(tokens)} for sequence {sequence.seq}, which knows {len(sequence.known)}: none is left to compute",
+        )
+
+
+def _in_pool(spec: Spec, sequence: Sequence, group: int, wanted: range) -> bool:
+    """Whether some block shows the wanted positions, published and not forgotten."""
+    memory = spec.memory
+    contents_ = [spec.content(sequence, group, position) for position in wanted]
+    offset = wanted.start % spec.block_sizes[group]
+    for slot in memory.where(contents_[-1]):
+        block = memory.block_of(slot)
+        first = block * memory.stride + offset
+        if (
+            block not in memory.forgotten
+            and memory.holds(block, contents_, offset)
+            and memory.drafts.isdisjoint(range(first, first + len(wanted)))
+        ):
+            return True
+    return False
+
+
+def _why_absent(spec: Spec, sequence: Sequence, group: int, wanted: range) -> tuple[str, str]:
+    """Which law a hit on the positions `wanted`, which no block offers, breaks."""
+    memory = spec.memory
+    last = spec.content(sequence, group, wanted[-1])
+    if last not in memory.lost and not any(True for _ in memory.where(last)) and not _known_elsewhere(spec, sequence, wanted[-1]):
+        # Nobody ever had these tokens, however many of the first ones somebody had.
+        law, why = _why_not(spec, last, EMPTY)
+        begun = _begun(spec, sequence, group, wanted) if law == "hit-is-true-prefix" else 0
+        return (
+            ("published-is-committed", f"only {begun} of these tokens were ever computed")
+            if begun
+            else (law, f"at position {wanted[-1]} {why}")
+        )
+    for position in wanted:
+        content = spec.content(sequence, group, position)
+        slots = list(memory.where(content))
+        if not slots:
+            law, why = _why_not(spec, content, EMPTY)
+            started = position > wanted.start and law == "hit-is-true-prefix"
+            return (
+                ("published-is-committed", f"only the first {position} tokens of it were ever computed")
+                if started
+                else (law, f"at position {position} {why}")
+            )
+        if all(slot in memory.drafts for slot in slots):
+            return "published-is-committed", f"position {position} is a draft that was not accepted yet"
+        forgotten = [memory.forgotten[block] for block in map(memory.block_of, slots) if block in memory.forgotten]
+        if len(forgotten) == len(slots):
+            return FORGOTTEN_BREAKS[forgotten[0]], f"the block that holds position {position} was made unmatchable ({forgotten[0]})"
+    return "published-is-committed", f"no single block holds the positions {wanted.start} to {wanted.stop - 1}"
+
+
+def _why_not(spec: Spec, expected: int, found: int, block: int | None = None) -> tuple[str, str]:
+    """Which law is broken where `found` lies in a slot (of `block`) that should show `expected`, and why, in prose."""
+    groups = len(spec.block_sizes)
+    tree = spec.tree
+    node = expected // groups
+    tokens, namespace = tree.tokens(node), tree.namespace(node)
+    lost = spec.memory.lost.get(expected)
+    if lost is not None and lost.block == block:
+        return LOST_BREAKS[lost.how], f"the content it needs was there until {show_lost(lost)}"
+    if found and tree.tokens(found // groups) == tokens and tree.namespace(found // groups) != namespace:
+        return (
+            "hit-same-namespace",
+            f"what lies there belongs to {show_namespace(tree.namespace(found // groups))}, not to {show_namespace(namespace)}",
+        )
+    twin = _twin(spec, expected) if block is None else None
+    if twin is not None:
+        return "hit-same-namespace", f"these tokens were computed for {show_namespace(twin)}, not for {show_namespace(namespace)}"
+    if lost is not None:
+        return LOST_BREAKS[lost.how], f"the content it needs was in block {lost.block} until {show_lost(lost)}"
+    if not found:
+        twin = _twin(spec, expected)
+        if twin is not None:
+            return (
+                "hit-same-namespace",
+                f"these tokens were computed only for {show_namespace(twin)}, not for {show_namespace(namespace)}",
+            )
+        if block is not None:
+            return "initialised-read", "nothing that a sequence computed lies there"
+        if expected % groups == 0 or groups == 1:
+            return "hit-is-true-prefix", "no sequence ever computed this prefix"
+        return "initialised-read", "no sequence ever computed this prefix in that group"
+    return (
+        "hit-is-true-prefix",
+        f"what lies there is position {len(tree.tokens(found // groups)) - 1} of the tokens {show_tokens(tree.tokens(found // groups))}",
+    )
+
+
+def _begun(spec: Spec, sequence: Sequence, group: int, wanted: range) -> int:
+    """How many tokens of the prompt lead to a block that is still open, so that a hit on all of `wanted` took it for whole; 0 if none do."""
+    memory = spec.memory
+    for position in reversed(wanted[:-1]):
+        for slot in memory.where(spec.content(sequence, group, position)):
+            if memory.slots[slot + 1] == EMPTY or slot + 1 in memory.drafts:
+                return position + 1
+    return 0
+
+
+def _known_elsewhere(spec: Spec, sequence: Sequence, position: int) -> bool:
+    """Whether another sequence, gone or not, knew the same tokens up to `position`: then a cache may have published what was never computed."""
+    node = sequence.path[position]
+    return any(other is not sequence and other.path[position : position + 1] == [node] for other in spec.sequences.values())
+
+
+def _twin(spec: Spec, expected: int) -> Namespace | None:
+    """Another namespace for which the pool holds the same tokens."""
+    node, group = divmod(expected, len(spec.block_sizes))
+    tokens, namespace = spec.tree.tokens(node), spec.tree.namespace(node)
+    for other in spec.tree.namespaces():
+        twin = spec.tree.find(other, tokens) if other != namespace else None
+        if twin is not None and any(True for _ in spec.memory.where(twin * len(spec.block_sizes) + group)):
+            return other
+    return None
+
+
+def _note_prefix_situations(spec: Spec, sequence: Sequence, tokens: int) -> None:
+    """Count which prefix laws this look-up really put to the test."""
+    memory, exercised = spec.memory, spec.exercised
+    if tokens:
+        exercised["hit-is-true-prefix"] += 1
+        exercised["published-is-committed"] += 1
+    if any(True for _ in memory.where(spec.content(sequence, 0, len(sequence.known) - 1))):
+        exercised["hit-leaves-last-token"] += 1
+    first = spec.content(sequence, 0, 0)
+    spec.exercised["hit-same-namespace"] += any(
+        any(True for _ in memory.where(node * len(spec.block_sizes)))
+        for node in spec.tree.begun(sequence.known[0])
+        if node != sequence.path[0]
+    )
+    lost = memory.lost.get(first)
+    if lost is not None and not memory.where(first):
+        exercised[LOST_BREAKS[lost.how]] += 1
+    for slot in memory.where(first):
+        how = memory.forgotten.get(memory.block_of(slot))
+        if how is not None:
+            exercised[FORGOTTEN_BREAKS[how]] += 1
