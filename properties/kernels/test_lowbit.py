@@ -90,7 +90,7 @@ def test_what_is_read_is_within_half_a_step_and_the_window_is_exact(scheme: dict
         assert (error <= span / (2**pool.bits - 1) / 2 + slack).all()
 
 
-@pytest.mark.parametrize("kernels", [pytest.param(LowBitTriton, marks=pytest.mark.nightly), Short, LowBitTorch])
+@pytest.mark.parametrize("kernels", [Short, *(pytest.param(one, marks=pytest.mark.nightly) for one in (LowBitTriton, LowBitTorch))])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_attention_over_quantised_groups_and_window_equals_the_contiguous_one(scheme: dict[str, Any], kernels: Any) -> None:
     held = batch(3, **scheme)

@@ -73,9 +73,17 @@ def token_scaled(dtype: torch.dtype, layout: str) -> KVPool:
     return KVPool(key, value, BLOCK, layout, *(torch.full((BLOCKS, BLOCK, HEADS), float("nan")) for _ in range(2)))
 
 
-@pytest.mark.parametrize("kernels", [PagedTriton, ByBits, PagedTorch])
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+@pytest.mark.parametrize(
+    ("kernels", "dtype"),
+    [
+        (PagedTriton, torch.float8_e4m3fn),
+        (ByBits, torch.float8_e4m3fn),
+        (PagedTorch, torch.float8_e4m3fn),
+        (PagedTriton, torch.int8),
+        (PagedTorch, torch.int8),
+    ],
+)
 def test_a_scale_for_each_slot_and_head_keeps_rows_of_any_size(dtype: torch.dtype, layout: str, kernels: Any) -> None:
     pool = token_scaled(dtype, layout)
     slots = PagedTriton.slots(TABLES.clamp(0, BLOCKS - 1), LENS, BLOCK)
