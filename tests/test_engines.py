@@ -39,6 +39,7 @@ SMALL = {
 
 NIGHTLY = {
     "sglang[radix]==0.5.23": {"hit-same-namespace", "no-aliasing"},
+    "sglang[salted]==0.5.23": set(),
     "vllm[full]==0.33.0": set(),
     "vllm[window]==0.33.0": set(),
     "vllm[deferred]==0.33.0": set(),

@@ -31,7 +31,10 @@ SGLANG: Final = Engine(
     needs=("torch",),
     inert={"sglang.srt.observability": "it only measures"},
     answers={"sglang.srt.platforms.current_platform": SimpleNamespace(capabilities=SimpleNamespace(supports_triton=False))},
-    variants={"radix": Variant(f"{_RADIX}:Radix", "SGLang's radix tree over its allocators", f"{CACHE}.allocator.paged")},
+    variants={
+        "radix": Variant(f"{_RADIX}:Radix", "SGLang's radix tree over its allocators", f"{CACHE}.allocator.paged"),
+        "salted": Variant(f"{_RADIX}:Salted", "SGLang's radix tree over its allocators, requests with salts", f"{CACHE}.allocator.paged"),
+    },
     oldest="0.5.22",
     newest="0.5.23",
 )

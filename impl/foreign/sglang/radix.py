@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
+import msgspec
+
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.foreign.loading import loaded_engine
 from kvproof.impl.foreign.sglang.engine import CACHE
@@ -215,3 +217,12 @@ class Radix(CacheAdapter):
             nodes += node.children.values()
             (locked if node.lock_ref else unlocked).extend(slot // self.page for slot in node.value.tolist()[:: self.page])
         return locked, unlocked
+
+
+class Salted(Radix):
+    """The same where requests differ by their salt alone, which SGLang keeps apart from everything else."""
+
+    @classmethod
+    def capabilities(cls) -> Capabilities:
+        """Those of `radix` with one namespace field."""
+        return msgspec.structs.replace(super().capabilities(), namespace_fields=frozenset({"tenant"}))
