@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from kvproof.fuzz.exhaust.search import Search
 from kvproof.impl.production.adapter import ProductionAdapter, SynchronousAdapter
 from kvproof.models.laws import CACHE_LAWS
 from kvproof.properties.proofs.prove import Proof, prove, statements
+from kvproof.properties.proofs.prove import sentence as sentence_of
 
 SEED = 1
 
@@ -31,12 +33,17 @@ counterexample in its time. *Exhausted*: every program of a scope was tried. *Sa
 
 def proof_lines(proofs: list[Proof]) -> Iterable[str]:
     """The statements, proved ones first."""
-    proved = sum(proof.standing == "proved" for proof in proofs)
-    yield f"## Proved\n\n{proved} of {len(proofs)} statements are proved; the others are searched. `python -m kvproof.properties.proofs` proves them again.\n"
+    standings = Counter(proof.standing for proof in proofs)
+    known = {proof.name for proof in proofs}
+    left = [(subject, function) for subject, function in statements() if function.__name__ not in known]
+    told = f"{standings['proved']} statements are proved, {standings['searched']} searched, {standings['refuted']} refuted, {len(left)} not run yet"
+    yield f"## Proved\n\n{told}. `python -m kvproof.properties.proofs` runs them again.\n"
     yield "| statement | about | standing |"
     yield "|---|---|---|"
     for proof in sorted(proofs, key=lambda proof: proof.standing):
         yield f"| {proof.sentence} (`{proof.name}`) | {proof.subject} | {proof.standing} |"
+    for subject, function in left:
+        yield f"| {sentence_of(function)} (`{function.__name__}`) | {subject} | not run |"
 
 
 def scope_lines(seconds: float) -> Iterable[str]:

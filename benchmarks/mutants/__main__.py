@@ -18,7 +18,7 @@ from rich.progress import Progress
 from benchmarks.mutants.kill import verdict, warm
 from benchmarks.mutants.sources import Mutant, mutants
 
-PRODUCTION = ("tests/test_production.py", "tests/test_production_lock.py")
+PRODUCTION = ("tests/test_production.py", "tests/test_production_lock.py", "tests/test_production_corners.py")
 MODULES: dict[str, tuple[str, ...]] = {
     **{
         f"kvproof.impl.production.{name}": PRODUCTION

@@ -121,6 +121,7 @@ def function(mutant: Mutant) -> FunctionType:
 
 def warm(tests: Sequence[str]) -> None:
     """Run the suite on the unchanged code: it must pass, and what it loads need not be loaded again by every child."""
-    told = next(_noticed(tests), "survived")
+    with redirect_stdout(io.StringIO()):
+        told = next(_noticed(tests), "survived")
     if told != "survived":
         sys.exit(f"The suite fails on the unchanged code ({told}); mend that first.")

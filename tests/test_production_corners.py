@@ -1,0 +1,102 @@
+"""Corners of the production cache that mutants showed to be untested: events of nothing, an index that is turned off, rooms of shared blocks."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvproof.impl.production import GroupSpec, PagedCache, WorkerMirror
+from kvproof.impl.production.errors import WindowPassed
+from kvproof.impl.production.groups import layouts_of
+from kvproof.impl.production.sequence import deepest_first
+
+WINDOWED = (GroupSpec(), GroupSpec("sliding_window", window=3))
+
+
+def computed(cache, seq, prompt):
+    cache.admit(seq, prompt)
+    cache.extend(seq, len(prompt))
+    cache.end_step(cache.begin_step().step)
+    cache.commit(seq)
+
+
+def test_evicting_what_is_not_matchable_is_no_event():
+    cache = PagedCache(4, 2, events=True)
+    assert cache.evict([0, 1]) == 0
+    assert cache.take_events() == []
+
+
+def test_a_cache_without_events_evicts_too():
+    cache = PagedCache(4, 2)
+    computed(cache, 0, [1, 2, 3])
+    assert cache.evict(cache.block_table(0)) == 1
+
+
+def test_without_prefix_caching_nothing_is_matchable_though_blocks_leave_a_window():
+    cache = PagedCache(12, 2, groups=WINDOWED, prefix_caching=False)
+    computed(cache, 0, list(range(8)))
+    assert cache.block_table(0, 1)[0] is None
+    assert cache.books().cached == frozenset()
+
+
+def test_the_room_of_a_shared_block_is_counted_once_and_by_its_longest_holder():
+    cache = PagedCache(4, 4)
+    computed(cache, 0, [1, 2, 3])
+    cache.fork(0, 1)
+    cache.truncate(1, 1)
+    assert cache.block_table(1) == cache.block_table(0)
+    assert cache.stats().fragmentation_tokens == 1
+
+
+def test_a_sequence_that_holds_something_matches_nothing():
+    cache = PagedCache(8, 2)
+    computed(cache, 0, [1, 2, 3, 4, 5])
+    cache.admit(1, [1, 2, 3, 4, 5])
+    assert cache.match(1) == 4
+    cache.extend(1, 1)
+    assert cache.match(1) == 0
+    assert cache.match(0) == 0
+
+
+def test_without_prefix_caching_nothing_matches():
+    cache = PagedCache(8, 2, prefix_caching=False)
+    computed(cache, 0, [1, 2, 3])
+    cache.admit(1, [1, 2, 3])
+    assert cache.match(1) == 0
+
+
+def test_blocks_of_unequal_groups_are_let_go_by_the_position_at_which_they_end():
+    layouts = layouts_of((GroupSpec(block_size=2), GroupSpec(block_size=4)), 2)
+    assert deepest_first([[0, 1], [2]], layouts) == [2, 1, 0]
+
+
+def test_a_fork_remembers_what_has_left_the_window_of_its_parent():
+    cache = PagedCache(16, 2, groups=WINDOWED)
+    computed(cache, 0, list(range(9)))
+    cache.fork(0, 1)
+    with pytest.raises(WindowPassed):
+        cache.truncate(1, 3)
+
+
+def test_a_block_that_fills_a_gap_in_a_known_prefix_counts():
+    cache = PagedCache(8, 2)
+    prompt = [1, 2, 3, 4, 5]
+    computed(cache, 0, prompt)
+    first, second, _ = cache.block_table(0)
+    cache.evict([first])
+    computed(cache, 1, prompt)
+    cache.evict([second, cache.block_table(1)[1]])
+    cache.release(0)
+    cache.release(1)
+    cache.admit(2, prompt)
+    assert cache.match(2) == 2
+
+
+def test_the_device_hears_nothing_of_a_sequence_that_is_gone_before_the_step():
+    cache, mirror = PagedCache(8, 2), WorkerMirror()
+    cache.admit(0, [1, 2, 3])
+    cache.extend(0, 3)
+    cache.release(0)
+    plan = cache.begin_step()
+    assert (plan.tables, plan.dropped) == ((), ())
+    mirror.apply(plan)
+    assert mirror.table(0) == []
