@@ -79,7 +79,7 @@ def check(target: str, known: set[str], tmp_path) -> Report:
 def judged(target: str, known: set[str], tmp_path) -> None:
     fetched(target)
     report = check(target, known, tmp_path)
-    assert not report.error
+    assert report.verdict != "error", report.error  # a waiver that so few programs have no need of makes it "broken"
     broken = {law: finding.reason for finding in report.violations for law in [finding.law] if law not in known}
     assert broken == {}
     assert report.operations > 10 * PROGRAMS

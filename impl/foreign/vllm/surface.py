@@ -79,11 +79,12 @@ class Surface:
         interface = "vllm.v1.kv_cache_interface"
         group_class = self.engine.symbol(interface, "KVCacheGroupSpec")
         config_class = self.engine.symbol(interface, "KVCacheConfig")
+        dtype = self.engine.module(interface).torch.float32
         specs = []
         for number, group in enumerate(groups):
             windowed = group.kind == "sliding_window"
             spec_class = self.engine.symbol(interface, "SlidingWindowSpec" if windowed else "FullAttentionSpec")
-            shape = {"block_size": block_size, "num_kv_heads": 1, "head_size": 8, "dtype": "float32", "use_mla": False}
+            shape = {"block_size": block_size, "num_kv_heads": 1, "head_size": 8, "dtype": dtype, "use_mla": False}
             window = {"sliding_window": group.window} if windowed else {}
             spec = spec_class(**self.engine.fit(spec_class, **shape, **window))
             specs.append(group_class(**self.engine.fit(group_class, layer_names=[f"layer.{number}"], kv_cache_spec=spec)))
