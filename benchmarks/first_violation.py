@@ -147,8 +147,8 @@ def show(console: Console, catches: list[Catch], generators: list[str]) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("bug", no_wrap=True)
     for generator in generators:
-        table.add_column(f"{generator} s", justify="right")
-        table.add_column("programs" if generator != "exhaust" else "operations", justify="right")
+        table.add_column(f"{generator} s", justify="right", no_wrap=True)
+        table.add_column("programs" if generator != "exhaust" else "operations", justify="right", no_wrap=True)
     by = {(catch.bug, catch.generator): catch for catch in catches}
     for bug in dict.fromkeys(catch.bug for catch in catches):
         cells = [bug]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvproof.impl.production import GroupSpec, PagedCache, WorkerMirror
-from kvproof.impl.production.errors import WindowPassed
+from kvproof.impl.production.errors import OutOfBlocks, WindowPassed
 from kvproof.impl.production.groups import layouts_of
 from kvproof.impl.production.sequence import deepest_first
 
@@ -100,3 +100,35 @@ def test_the_device_hears_nothing_of_a_sequence_that_is_gone_before_the_step():
     assert (plan.tables, plan.dropped) == ((), ())
     mirror.apply(plan)
     assert mirror.table(0) == []
+
+
+def test_without_prefix_caching_a_pool_that_is_too_small_says_so_and_changes_nothing():
+    cache = PagedCache(2, 2, prefix_caching=False)
+    cache.admit(0, [1, 2, 3, 4, 5])
+    with pytest.raises(OutOfBlocks):
+        cache.extend(0, 5)
+    assert cache.stats().free_blocks == 2
+    cache.extend(0, 4)
+    assert sorted(cache.block_table(0)) == [0, 1]
+
+
+def test_a_hit_is_cut_where_a_windowed_group_has_a_gap():
+    cache = PagedCache(16, 2, groups=WINDOWED)
+    prompt = list(range(10))
+    computed(cache, 0, prompt[:9])
+    cache.evict([cache.block_table(0, 1)[3]])
+    cache.admit(1, prompt)
+    assert cache.match(1) == 6
+
+
+def test_an_index_in_which_nothing_is_left_keeps_nothing():
+    cache = PagedCache(8, 2)
+    prompt = [1, 2, 3, 4, 5]
+    computed(cache, 0, prompt)
+    cache.evict(cache.block_table(0)[:1])
+    computed(cache, 1, prompt)
+    cache.release(0)
+    cache.release(1)
+    cache.evict(range(8))
+    assert cache._index._roots == {}
+    assert cache._index.filed == 0
