@@ -2,8 +2,8 @@
 
     expected = Contiguous(model).logits(tokens)        # [tokens, vocabulary], row i from tokens 0 to i
 
-It reads the model's weights and shares none of its code. Keys and values are rounded as the store rounds them, so that a quantised engine is
-judged by what it stores and not by what it should have stored.
+It reads the model's weights and shares none of its code. Keys and values are rounded as the storage promises to round them, so that quantised
+engines are held to the same tolerance as others.
 """
 
 from __future__ import annotations
