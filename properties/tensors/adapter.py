@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import ClassVar
 
 import torch
@@ -109,9 +110,11 @@ def compare(seq: int, wanted: Wanted, layer: int, found: Tensor, expected: Expec
     if wrong.any():
         row = int(wrong.flatten(1).any(1).nonzero()[0])
         worst = (errors / expected.bound)[row].nan_to_num(torch.inf).argmax()
-        error, bound = errors[row].flatten()[worst], expected.bound[row].flatten()[worst]
+        error, bound = float(errors[row].flatten()[worst]), float(expected.bound[row].flatten()[worst])
         what = "a look" if isinstance(wanted, Look) else f"the pass over positions {wanted.start} to {len(wanted.tokens) - 1}"
-        raise Differs(
-            f"sequence {seq}, position {wanted.start + row}, layer {layer}: the attention of {what} is off by {float(error):.2g} from that over"
-            f" its history, where {float(bound):.2g} is lawful"
+        off = (
+            "is NaN, as if a slot had been read that was never written"
+            if isnan(error)
+            else f"is off by {error:.2g} from that over its history, where {bound:.2g} is lawful"
         )
+        raise Differs(f"sequence {seq}, position {wanted.start + row}, layer {layer}: the attention of {what} {off}")

@@ -226,7 +226,7 @@ class LowBitEngine(RowEngine):
 
 
 class LowBitAdapter(AttentionAdapter):
-    """Four bits, blocks of one or two groups, the smallest window that drafts allow."""
+    """Four bits, blocks of two groups, the smallest window that drafts allow."""
 
     engine_class: ClassVar[type[Engine]] = LowBitEngine
     kernels: ClassVar[Any] = LowBitTorch
@@ -246,7 +246,7 @@ class LowBitAdapter(AttentionAdapter):
             events=False,
             namespace_fields=frozenset(),
             policy=frozenset({"tight", "exact"}),
-            block_sizes=(16, 32),
+            block_sizes=(2 * GROUP,),  # so that a tail that is copied may hold a group that is quantised
             max_blocks=12,
         )
 

@@ -136,7 +136,7 @@ def test_an_idle_sequence_is_looked_at_in_every_step() -> None:
     ops = (Admit(0, (0,)), *served(0, 1), Fork(0, 1), BeginStep(), EndStep())
     result = run(ops, FAULTS["a-fork-leaves-the-window"], num_blocks=1, block_size=16)
     assert result.violation is not None
-    assert "sequence 1, position 0, layer 0: the attention of a look is off by nan" in result.violation.reason
+    assert "sequence 1, position 0, layer 0: the attention of a look is NaN" in result.violation.reason
 
 
 @pytest.mark.parametrize("kernels", [PagedTorch, TritonOnMachine])
