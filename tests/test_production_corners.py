@@ -201,3 +201,18 @@ def test_a_prefix_whose_blocks_were_all_reused_is_gone_from_the_tree():
     computed(cache, 1, [5, 6, 7, 8])
     [root] = cache._index._roots.values()
     assert len(root.children) == 1
+
+
+def test_a_windowed_group_serves_with_no_more_than_the_blocks_that_are_needed():
+    cache = PagedCache(16, 2, groups=WINDOWED)
+    prompt = list(range(10))
+    cache.admit(0, prompt[:9])
+    for count in (7, 2):
+        cache.extend(0, count)
+        cache.end_step(cache.begin_step().step)
+        cache.commit(0)
+        if count == 7:
+            older = cache.block_table(0, 1)[2]
+    cache.evict([older])
+    cache.admit(1, prompt)
+    assert cache.match(1) == 8
