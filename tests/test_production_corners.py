@@ -132,3 +132,87 @@ def test_an_index_in_which_nothing_is_left_keeps_nothing():
     cache.evict(range(8))
     assert cache._index._roots == {}
     assert cache._index.filed == 0
+
+
+def test_a_prefix_whose_gap_was_filled_outlives_its_holders():
+    cache = PagedCache(8, 2)
+    prompt = [1, 2, 3, 4, 5]
+    computed(cache, 0, prompt)
+    cache.evict(cache.block_table(0)[:1])
+    computed(cache, 1, prompt)
+    cache.release(0)
+    cache.release(1)
+    cache.admit(2, prompt)
+    assert cache.match(2) == 4
+
+
+def test_what_was_trimmed_from_a_prefix_is_no_hit_of_what_took_its_place():
+    cache = PagedCache(8, 2)
+    computed(cache, 0, [1, 2, 3, 4, 9])
+    second = cache.block_table(0)[1]
+    cache.release(0)
+    cache.evict([second])
+    computed(cache, 1, [1, 2, 5, 6, 9])
+    cache.admit(2, [1, 2, 3, 4, 9])
+    cache.admit(3, [1, 2, 5, 6, 9])
+    assert (cache.match(2), cache.match(3)) == (2, 4)
+
+
+def test_a_prompt_that_leaves_a_prefix_early_does_not_go_on_where_that_branches():
+    cache = PagedCache(12, 2)
+    computed(cache, 0, [1, 2, 3, 4, 5, 6])
+    computed(cache, 1, [1, 2, 3, 4, 7, 8])
+    cache.admit(2, [1, 2, 7, 8, 9])
+    assert cache.match(2) == 2
+
+
+def test_a_gap_that_was_filled_in_one_of_two_groups_is_found_by_its_block_again():
+    cache = PagedCache(24, 2, groups=WINDOWED)
+    prompt = list(range(9))
+    computed(cache, 0, prompt)
+    cache.evict([cache.block_table(0)[2]])
+    computed(cache, 1, prompt)
+    cache.admit(2, prompt)
+    assert cache.match(2) == 8
+    cache.evict([cache.block_table(1)[2]])
+    assert cache.match(2) == 4
+
+
+def test_a_window_alone_lets_go_of_what_is_left_in_it():
+    cache = PagedCache(8, 2, groups=(GroupSpec("sliding_window", window=3),))
+    computed(cache, 0, list(range(9)))
+    assert cache.block_table(0)[0] is None
+    cache.release(0)
+    assert cache.stats().free_blocks == 8
+
+
+def test_a_tree_in_which_nobody_stands_is_gone():
+    cache = PagedCache(8, 4)
+    computed(cache, 0, [1, 2])
+    assert cache._index._roots
+    cache.release(0)
+    assert cache._index._roots == {}
+
+
+def test_a_prefix_whose_blocks_were_all_reused_is_gone_from_the_tree():
+    cache = PagedCache(2, 2)
+    computed(cache, 0, [1, 2, 3, 4])
+    cache.release(0)
+    computed(cache, 1, [5, 6, 7, 8])
+    [root] = cache._index._roots.values()
+    assert len(root.children) == 1
+
+
+def test_a_windowed_group_serves_with_no_more_than_the_blocks_that_are_needed():
+    cache = PagedCache(16, 2, groups=WINDOWED)
+    prompt = list(range(10))
+    cache.admit(0, prompt[:9])
+    for count in (7, 2):
+        cache.extend(0, count)
+        cache.end_step(cache.begin_step().step)
+        cache.commit(0)
+        if count == 7:
+            older = cache.block_table(0, 1)[2]
+    cache.evict([older])
+    cache.admit(1, prompt)
+    assert cache.match(1) == 8

@@ -24,7 +24,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         f"kvproof.impl.production.{name}": PRODUCTION
         for name in ("cache", "pool", "index", "reuse", "groups", "tokens", "sequence", "mirror", "books", "records")
     },
-    "kvproof.impl.checker": ("tests/test_checker.py", "tests/test_lockstep.py"),
+    "kvproof.impl.checker": ("tests/test_checker.py", "tests/test_lockstep.py", "tests/test_checker_corners.py"),
 }
 """Module -> the tests that are written for it."""
 
