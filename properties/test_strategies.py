@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import Phase, find, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from toys import Toy
 
@@ -136,7 +136,7 @@ def test_any_part_of_a_program_can_be_run(ops, pool, data):
     assert result.ok, result
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(strategies.programs(Toy.capabilities()), min_size=20, max_size=20))
 def test_nearly_all_operations_are_enabled(programs):
     ran = 0

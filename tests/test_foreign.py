@@ -22,7 +22,7 @@ from kvproof.impl.foreign.hook import EngineHook
 from kvproof.impl.foreign.registry import ENGINES, find_release
 from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, parse
 from kvproof.impl.foreign.store import MANIFEST, Manifest
-from kvproof.impl.foreign.stubs import Stub, StubUsed, Watch, is_stub
+from kvproof.impl.foreign.stubs import Stub, StubModule, StubUsed, Watch, is_stub
 from kvproof.models.laws import BY_NAME
 
 ROOT = Path(__file__).parents[1]
@@ -320,3 +320,10 @@ def test_every_bug_of_the_list_is_a_case_or_has_a_reason():
     listed = set(re.findall(r"^\| (B\d+) \|", (ROOT / "docs/bugs.md").read_text(encoding="utf-8"), re.MULTILINE))
     assert listed
     assert listed <= {case.name for case in CASES} | {bug.name for bug in UNREACHED}
+
+
+def test_a_stub_module_has_the_special_attributes_that_it_has_an_answer_for():
+    module = StubModule("torch", Watch(frozenset(), {"torch.__version__": "0"}))
+    assert module.__version__ == "0"
+    with pytest.raises(AttributeError):
+        _ = module.__wrapped__

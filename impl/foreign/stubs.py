@@ -148,9 +148,10 @@ class StubModule(ModuleType):
         self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
+        whole = f"{self.__name__}.{name}"
+        if name.startswith("__") and name.endswith("__") and whole not in self._stub_watch.answers:
             raise AttributeError(name)
-        return made_up(f"{self.__name__}.{name}", self._stub_watch)
+        return made_up(whole, self._stub_watch)
 
 
 def made_up(name: str, watch: Watch) -> Any:
