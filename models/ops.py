@@ -141,6 +141,19 @@ AnyOp: TypeAlias = (
 
 OP_TYPES: tuple[type[Op], ...] = get_args(AnyOp)
 
+CAPABILITY_OF: dict[type[Op], str] = {
+    Match: "prefix",
+    Fork: "fork",
+    Truncate: "truncate",
+    BeginStep: "steps",
+    EndStep: "steps",
+    Evict: "evict",
+    Reset: "reset",
+    SwapOut: "swap",
+    SwapIn: "swap",
+}
+"""The capability that an operation needs; those that are not here, every cache has."""
+
 
 def op_name(op: Op) -> str:
     """The name of the operation in programs, reports and the command line: `extend`, `swapout`, ..."""
