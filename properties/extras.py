@@ -1,6 +1,6 @@
-"""For a conftest.py of tests that need the extra `kernels`: skipping where it is missing, and Triton's interpreter in a process of its own.
+"""For a conftest.py of tests that need the extra `kernels`: `from kvproof.properties.extras import pytest_pycollect_makemodule`.
 
-from kvproof.properties.extras import interpreter, pytest_pycollect_makemodule
+The fixture `interpreter` is there for tests that compare with Triton's interpreter, which runs in a process of its own.
 """
 
 from __future__ import annotations
