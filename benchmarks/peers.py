@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from production import Work, prompts
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -38,9 +39,6 @@ POOL_BLOCKS = 4096
 SEQUENCES = 256
 DECODE_TOKENS = 256
 """A sequence that has decoded so many tokens starts over."""
-
-Work = Callable[[], int]
-"""Does some work and returns how many units it was."""
 
 
 class Driver:
@@ -67,12 +65,6 @@ class Driver:
         self.adapter.append(seq, (token,))
         self.adapter.extend(seq, 1)
         self.adapter.commit(seq, 0)
-
-
-def prompts(count: int, tokens: int) -> list[list[int]]:
-    """Prompts that differ from the first block on."""
-    rng = random.Random(0)
-    return [[index, *(rng.randrange(32_000) for _ in range(tokens - 1))] for index in range(count)]
 
 
 def publish(target: type[CacheAdapter], *, hashed: bool) -> Work:

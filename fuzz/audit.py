@@ -77,7 +77,7 @@ class AuditReport(msgspec.Struct):
     kvproof: int
     trace: str
     target: str
-    verdict: Literal["proved", "broken", "error"]
+    verdict: Literal["proved", "broken"]
     laws: dict[str, LawFinding]
     violations: list[Breach]
     operations: int
@@ -86,12 +86,11 @@ class AuditReport(msgspec.Struct):
     """What is wrong with lines of the file, one sentence each, with the line."""
     notes: list[str]
     figures: Figures | None = None
-    error: str = ""
 
     @property
     def exit_status(self) -> int:
-        """0 nothing is broken, 1 a law is broken, 2 the trace cannot be audited."""
-        return {"proved": 0, "broken": 1, "error": 2}[self.verdict]
+        """0 nothing is broken, 1 a law is broken. A trace that cannot be audited has no report."""
+        return {"proved": 0, "broken": 1}[self.verdict]
 
 
 class Auditor:

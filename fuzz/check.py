@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 import traceback
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,7 +17,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from kvproof.fuzz.engine import Found, Search, Tally, hypothesis_batch, run_seed
-from kvproof.fuzz.processes import process_context
+from kvproof.fuzz.processes import forking, process_context
 from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.shrink import shrink, shrink_fault, shrink_hang
 from kvproof.fuzz.verdicts import Finding, Report, law_verdicts
@@ -277,9 +276,7 @@ def _run_processes(search: Search, gathering: Gathering) -> None:
     stop = context.Value("d", float("inf"))
     starts = context.Array("q", search.workers)
     running: dict[Connection, Worker] = {}
-    with warnings.catch_warnings():
-        # Python warns when a process with threads forks; the children only run programs and never touch what a thread could hold.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with forking():
         for number in range(search.workers):
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(target=_work, args=(search, number, stop, starts, theirs), daemon=True)

@@ -6,15 +6,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from kvproof.models.ops import Admit, Append, Commit, Evict, Extend, Fork, Namespace, Op, Release, Truncate
-
-
-def sequences_of(op: Op) -> tuple[int, ...]:
-    """The sequences that an operation is about."""
-    if isinstance(op, Fork):
-        return op.parent, op.child
-    seq = getattr(op, "seq", None)
-    return () if seq is None else (seq,)
+from kvproof.models.ops import Admit, Append, Commit, Evict, Extend, Fork, Namespace, Op, Release, Truncate, sequences_of
 
 
 def tokens_of(op: Op) -> tuple[int, ...]:

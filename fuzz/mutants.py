@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
-from kvproof.fuzz.edits import renamed, sequences_of
+from kvproof.fuzz.edits import renamed
 from kvproof.fuzz.programs import PoolConfig, Program
 from kvproof.fuzz.shake import shaken
 from kvproof.fuzz.simpler import Candidate
-from kvproof.models.ops import Op
+from kvproof.models.ops import Op, sequences_of
 
 MUTANT_SHARE: Final = 0.4
 """Share of programs that are made out of kept ones, where there are any. The rest starts from nothing, since kept programs lead back to where they were found."""

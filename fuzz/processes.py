@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 
 
 def process_context() -> BaseContext:
     """Forked workers on Linux, which know every class that the parent loaded; fresh ones elsewhere, since a fork is not safe there."""
     return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """While worker processes are started: without Python's warning that a process with threads forks."""
+    with warnings.catch_warnings():
+        # The children only run programs and never touch what a thread could hold.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield

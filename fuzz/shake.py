@@ -12,9 +12,24 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from kvproof.fuzz.edits import renamed, sequences_of, tokens_of, with_tokens
+from kvproof.fuzz.edits import renamed, tokens_of, with_tokens
 from kvproof.fuzz.simpler import Candidate
-from kvproof.models.ops import Admit, Append, Commit, Evict, Extend, Fork, Match, Op, Release, Reset, SwapIn, SwapOut, Truncate
+from kvproof.models.ops import (
+    Admit,
+    Append,
+    Commit,
+    Evict,
+    Extend,
+    Fork,
+    Match,
+    Op,
+    Release,
+    Reset,
+    SwapIn,
+    SwapOut,
+    Truncate,
+    sequences_of,
+)
 
 Ops: TypeAlias = list[Op]
 

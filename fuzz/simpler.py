@@ -19,7 +19,6 @@ from kvproof.fuzz.edits import (
     renamed,
     retoken,
     scaled,
-    sequences_of,
     smaller,
     tokens_of,
     weight_of,
@@ -28,7 +27,21 @@ from kvproof.fuzz.edits import (
 )
 from kvproof.fuzz.programs import PoolConfig
 from kvproof.models.capabilities import Capabilities
-from kvproof.models.ops import NO_NAMESPACE, Admit, Append, Commit, Evict, Extend, Fork, Namespace, Op, Release, SwapOut, Truncate
+from kvproof.models.ops import (
+    NO_NAMESPACE,
+    Admit,
+    Append,
+    Commit,
+    Evict,
+    Extend,
+    Fork,
+    Namespace,
+    Op,
+    Release,
+    SwapOut,
+    Truncate,
+    sequences_of,
+)
 
 Ops: TypeAlias = tuple[Op, ...]
 Size: TypeAlias = tuple[int, int, int, int, int]

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kvproof.fuzz.edits import sequences_of
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import (
     RELEASE_REASONS,
@@ -32,6 +31,7 @@ from kvproof.models.ops import (
     SwapOut,
     Tokens,
     Truncate,
+    sequences_of,
 )
 from kvproof.models.spec import Spec
 from kvproof.models.state import Sequence

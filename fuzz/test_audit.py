@@ -19,8 +19,11 @@ from kvproof.models import spec as spec_module
 from kvproof.properties.drain import drain
 from kvproof.properties.lockstep import LawBroken, Lockstep
 
-PROGRAMS = 120
-"""How many swarm programs a seeded bug gets to show itself; a few rare ones need more and are left to the hunt in test_bugs.py."""
+PROGRAMS = 250
+"""How many swarm programs a seeded bug gets to show itself. The programs are the same everywhere, and the rarest bug but for `RARE` needs 243."""
+
+RARE = {"accepted-drafts-taken-from-the-end": 791, "truncation-keeps-the-chain": 1045}
+"""Bugs that take many programs more, and the first program that shows them: to run those before it takes about ten seconds."""
 
 
 def swarm_run(adapter, seed):
@@ -58,12 +61,12 @@ def recorded(adapter, ops, config, path, **options):
 @pytest.mark.parametrize("name", BUGS)
 def test_an_audit_names_the_law_that_a_check_names(name, tmp_path):
     """Every second bug is recorded with digests in place of tokens: no law is lost by that."""
-    for program in range(PROGRAMS):
+    for program in (RARE[name],) if name in RARE else range(PROGRAMS):
         ops, config, violation = swarm_run(BUGS[name].adapter, f"audit:{program}")
         if violation is not None:
             break
     else:
-        pytest.skip(f"{name} did not show itself in {PROGRAMS} programs")
+        pytest.fail(f"{name} did not show itself: give it more programs, or the one that shows it in RARE")
     path = recorded(BUGS[name].adapter, ops, config, tmp_path / "trace.jsonl", redact=list(BUGS).index(name) % 2 == 1)
     report = audit(path)
     (breach,) = report.violations

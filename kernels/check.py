@@ -48,7 +48,6 @@ class _Tally:
     exercised: int = 0
     reason: str = ""
     case: Case | None = None
-    first: Case | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +130,6 @@ class _Check:
                 tally.exercised += 1
                 reason = law.judge(judgement)
                 if reason is not None:
-                    tally.first = case
                     tally.case, tally.reason = self.shrink(law, case, reason)
 
     def shrink(self, law: Law, case: Case, reason: str) -> tuple[Case, str]:
@@ -172,7 +170,7 @@ class _Check:
     def _result(self, law: Law) -> LawResult:
         tally = self.tallies[law.name]
         if tally.case is not None:
-            return LawResult(law.name, "broken", tally.exercised, tally.reason, str(tally.case), str(tally.first))
+            return LawResult(law.name, "broken", tally.exercised, tally.reason, str(tally.case))
         if law.name in _NEEDS and not _NEEDS[law.name] & set(self.capabilities.features):
             return LawResult(law.name, "not-applicable", reason=f"needs {' or '.join(sorted(_NEEDS[law.name]))}, which is not claimed")
         if law.name == "batch-invariant" and not self.capabilities.batch_invariant:

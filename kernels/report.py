@@ -13,7 +13,6 @@ class LawResult:
     """One law: its verdict, how many cases judged it, and why the verdict is what it is.
 
     For a broken law `reason` says what was seen and `case` is the smallest case that shows it, as the expression that builds it.
-    `shrunk_from` is the case that showed it first.
     """
 
     law: str
@@ -21,7 +20,6 @@ class LawResult:
     exercised: int = 0
     reason: str = ""
     case: str = ""
-    shrunk_from: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-PADDING_SLOT = -1
-"""The slot of a padded lane: a store to it writes nothing."""
-
 
 def physical_slot(table: Sequence[int | None], position: int, block_size: int) -> int:
     """The slot of `position`: `table[position // block_size] * block_size + position % block_size`.

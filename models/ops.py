@@ -141,7 +141,28 @@ AnyOp: TypeAlias = (
 
 OP_TYPES: tuple[type[Op], ...] = get_args(AnyOp)
 
+CAPABILITY_OF: dict[type[Op], str] = {
+    Match: "prefix",
+    Fork: "fork",
+    Truncate: "truncate",
+    BeginStep: "steps",
+    EndStep: "steps",
+    Evict: "evict",
+    Reset: "reset",
+    SwapOut: "swap",
+    SwapIn: "swap",
+}
+"""The capability that an operation needs; those that are not here, every cache has."""
+
 
 def op_name(op: Op) -> str:
     """The name of the operation in programs, reports and the command line: `extend`, `swapout`, ..."""
     return type(op).__name__.lower()
+
+
+def sequences_of(op: Op) -> tuple[int, ...]:
+    """The sequences that an operation is about."""
+    if isinstance(op, Fork):
+        return op.parent, op.child
+    seq = getattr(op, "seq", None)
+    return () if seq is None else (seq,)

@@ -120,7 +120,7 @@ def test_kernels_are_told_from_caches(target, wanted):
 FOUND = KernelReport(
     "m:K",
     (
-        LawResult("in-bounds", "broken", 3, "out-of-bounds: somewhere", "Case('attend')", "Case('attend', lens=(9,))"),
+        LawResult("in-bounds", "broken", 3, "out-of-bounds: somewhere", "Case('attend')"),
         LawResult("copy-is-complete", "not-applicable", reason="needs copy, which is not claimed"),
         LawResult("feature sinks", "not-exercised", reason="the suite has no cases for it"),
     ),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kvproof.cli import main
-from kvproof.fuzz.zoo.case import Case, Outcome, Pool, Verdict
+from kvproof.fuzz.programs import PoolConfig
+from kvproof.fuzz.zoo.case import Case, Outcome, Verdict
 from kvproof.impl.foreign import store
 from kvproof.impl.foreign.registry import ENGINES
 from kvproof.models.ops import Admit, Extend
@@ -14,7 +15,7 @@ from kvproof.zoo import page
 OPS = (Admit(0, (1, 2)), Extend(0, 2))
 CASE = Case("B99", "something | goes wrong", "some/project#7", "toy==1.0", "toy==1.1", ("no-leak", "pool-conserved"))
 CRASH = Case("B98", "it dies", "found by this run", "toy==1.0", "toy==1.1", (), crash="KeyError")
-CAUGHT = Verdict({"pool-conserved": "a block is lost"}, 12, 3.4, OPS, Pool(4, 2), "pool-conserved")
+CAUGHT = Verdict({"pool-conserved": "a block is lost"}, 12, 3.4, OPS, PoolConfig(4, 2), "pool-conserved")
 HELD = Verdict({}, 12, 2.0)
 
 
@@ -29,7 +30,7 @@ HELD = Verdict({}, 12, 2.0)
         (CASE, CAUGHT, Verdict({"no-leak": "another"}, 12, 1.0), "toy==1.1 breaks no-leak: another"),
         (CASE, CAUGHT, Verdict({}, 0, 0.0, error="it could not be built"), "toy==1.1: it could not be built"),
         (CASE, Verdict({}, 0, 0.0, error="it could not be fetched"), None, "toy==1.0: it could not be fetched"),
-        (CRASH, Verdict({}, 5, 1.0, OPS, Pool(4, 2), error="extend raised KeyError: 4."), HELD, ""),
+        (CRASH, Verdict({}, 5, 1.0, OPS, PoolConfig(4, 2), error="extend raised KeyError: 4."), HELD, ""),
         (CRASH, Verdict({}, 5, 1.0, error="extend raised ValueError."), None, "toy==1.0: extend raised ValueError."),
         (CRASH, HELD, None, "toy==1.0 was not caught by KeyError: no law broke in 12 programs"),
     ],

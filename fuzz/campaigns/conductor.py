@@ -3,7 +3,7 @@
     plan = Plan(...)
     conductor = Conductor(plan, crew, store)
     conductor.run(on_progress)
-    conductor.report()
+    conductor.broken()  # what fails now; `conductor.totals` and `conductor.incidents` say the rest
 
 An order is written down before a worker has it, and crossed out once its record is kept. So whatever is killed, the conductor included, every batch ends up with exactly one
 record: a batch without one is done again, and a record that comes twice is one record.
@@ -316,11 +316,11 @@ class Conductor:
     # -- what is kept --------------------------------------------------------------------------------------------------------------------------
 
     def _keep_record(self, record: Record) -> None:
-        identity = (record.campaign, record.batch)
-        if identity in self.records:
+        batch = (record.campaign, record.batch)
+        if batch in self.records:
             return
         self.store.keep_record(record)
-        self.records[identity] = record
+        self.records[batch] = record
         self.totals.add(record)
         self.programs_here += record.programs
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 import traceback
-import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
@@ -18,7 +17,7 @@ import msgspec
 from kvproof.fuzz.campaigns.devices import CANARY_SECONDS, ORDER_SECONDS, device_of
 from kvproof.fuzz.campaigns.orders import Answer, Failed, Job, Lost, Order, Result
 from kvproof.fuzz.campaigns.work import SHRINK_SECONDS, Find, Worker
-from kvproof.fuzz.processes import process_context
+from kvproof.fuzz.processes import forking, process_context
 
 SEED_BYTES: Final = 96
 """Room for the seed of the program that a worker runs, in shared memory and in its file."""
@@ -149,9 +148,7 @@ class LocalCrew:
         device = device_of(number) if self.job.devices else None
         arguments = (self.job, self.find, self.campaign, theirs, ours, beat, seed, note, device)
         process = self.context.Process(target=_work, args=arguments, daemon=True)
-        with warnings.catch_warnings():
-            # Python warns when a process with threads forks; the children only run programs and never touch what a thread could hold.
-            warnings.simplefilter("ignore", DeprecationWarning)
+        with forking():
             process.start()
         theirs.close()
         return _Place(process, ours, beat, seed)

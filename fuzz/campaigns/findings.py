@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from kvproof.fuzz.edits import sequences_of
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.shrink import kind_of_fault
 from kvproof.fuzz.verdicts import Finding
-from kvproof.models.ops import Op, Release, op_name
+from kvproof.models.ops import Op, Release, op_name, sequences_of
 
 
 def finding_of(program: Program) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -21,13 +21,12 @@ class Pruned(msgspec.Struct, frozen=True):
     findings_before: int
 
 
-def prune(search: Search, store: Store, on_tick: Callable[[int, int], None] = lambda _done, _of: None) -> Pruned:
-    """Run everything that is kept, in this process, and take out what adds nothing. `on_tick` is told how many programs of how many have run."""
+def prune(search: Search, store: Store) -> Pruned:
+    """Run everything that is kept, in this process, and take out what adds nothing."""
     corpus, findings = store.corpus(), store.findings()
     tally = Tally()
     reached: list[tuple[Program, Reached]] = []
-    for done, program in enumerate(corpus):
-        on_tick(done, len(corpus) + len(findings))
+    for program in corpus:
         ran = run_kept(search, program, tally)
         if ran.found is None:
             reached.append((program, ran.reached))
@@ -36,8 +35,7 @@ def prune(search: Search, store: Store, on_tick: Callable[[int, int], None] = la
         if program not in kept:
             store.drop(program)
     failing = 0
-    for done, finding in enumerate(findings):
-        on_tick(len(corpus) + done, len(corpus) + len(findings))
+    for finding in findings:
         gone = isinstance(finding.program, Program) and run_kept(search, finding.program, tally).found is None
         failing += not gone
         if gone:

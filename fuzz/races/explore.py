@@ -278,9 +278,3 @@ def _together(run: Run, count: int) -> bool:
     for thread in threads:
         thread.join(RUN_SECONDS)
     return not any(thread.is_alive() for thread in threads)
-
-
-def free_threaded() -> bool:
-    """Whether this interpreter runs threads at the same time."""
-    enabled = getattr(sys, "_is_gil_enabled", None)
-    return enabled is not None and not enabled()

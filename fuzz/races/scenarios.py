@@ -17,6 +17,7 @@ import msgspec
 from kvproof.impl.checker import AdapterFault
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import (
+    CAPABILITY_OF,
     Admit,
     AnyOp,
     Append,
@@ -332,19 +333,6 @@ def _mixed(rng: random.Random, calls: list[AnyOp], threads: int, num_blocks: int
     return [op for op in mixed if _claimed(op, capabilities)][:MOST_CALLS]
 
 
-_NEEDS: Final[dict[type, str]] = {
-    Match: "prefix",
-    Fork: "fork",
-    Truncate: "truncate",
-    BeginStep: "steps",
-    EndStep: "steps",
-    Evict: "evict",
-    Reset: "reset",
-    SwapOut: "swap",
-    SwapIn: "swap",
-}
-
-
 def _claimed(op: AnyOp, capabilities: Capabilities) -> bool:
-    need = _NEEDS.get(type(op))
+    need = CAPABILITY_OF.get(type(op))
     return need is None or bool(getattr(capabilities, need))

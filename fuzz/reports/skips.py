@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from kvproof.models.ops import (
+    CAPABILITY_OF,
     Admit,
     Append,
     BeginStep,
@@ -16,7 +15,6 @@ from kvproof.models.ops import (
     Match,
     Op,
     Release,
-    Reset,
     SwapIn,
     SwapOut,
     Truncate,
@@ -24,23 +22,10 @@ from kvproof.models.ops import (
 from kvproof.models.spec import MAX_OPEN_STEPS, Spec
 from kvproof.models.state import Sequence
 
-_CLAIMS: Final[dict[type[Op], str]] = {
-    Match: "prefix",
-    Truncate: "truncate",
-    Fork: "fork",
-    BeginStep: "steps",
-    EndStep: "steps",
-    Evict: "evict",
-    Reset: "reset",
-    SwapOut: "swap",
-    SwapIn: "swap",
-}
-"""The capability that an operation needs."""
-
 
 def why_skipped(spec: Spec, op: Op) -> str:
     """Why the precondition of `op` does not hold now; empty where it cannot be told."""
-    claim = _CLAIMS.get(type(op))
+    claim = CAPABILITY_OF.get(type(op))
     if claim is not None and not getattr(spec.capabilities, claim):
         return f"{claim} not claimed"
     match op:

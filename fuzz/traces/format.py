@@ -93,10 +93,6 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """When the recording began: ISO 8601, in UTC."""
 
 
-# A version that has its default value would be left out, and a reader looks for it first.
-HEADER_FIELDS: Final = ("kvproof", "kind")
-
-
 class Free(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How the ordered free list changed: `left` are removed, then each (index, blocks) of `joined` is inserted, at the end where the index is null. Or `is`: all of it."""
 

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, TypeVar, cast
+from typing import TypeVar, cast
 
 from kvproof.fuzz.programs import PoolConfig
-from kvproof.fuzz.traces.format import Claims, Field, Header, Looks, Source, Taken
+from kvproof.fuzz.traces.format import BOOK_FIELDS, Claims, Field, Header, Looks, Source, Taken
 from kvproof.fuzz.traces.redact import Redactor
 from kvproof.fuzz.traces.write import TraceWriter
 from kvproof.impl.adapter import CacheAdapter
@@ -50,8 +50,6 @@ from kvproof.models.spec import Outcome, OutOfBlocksSeen, Raised, RefusedSeen
 from kvproof.models.state import Seen, Tables
 
 Value = TypeVar("Value")
-
-_SNAPSHOT_FIELDS: Final[tuple[Field, ...]] = ("refcounts", "free", "cached", "retiring")
 
 
 def header_for(
@@ -123,7 +121,7 @@ class RecordingAdapter(CacheAdapter):
         sees: dict[Field, Looks] = {"tables": "always"}
         if claimed.snapshot:
             books = self._checked.books()
-            sees.update((name, "always") for name in _SNAPSHOT_FIELDS if getattr(books, name) is not None)
+            sees.update((name, "always") for name in BOOK_FIELDS if getattr(books, name) is not None)
         if claimed.mirror:
             sees["worker_tables"] = "sometimes"
         if claimed.events:

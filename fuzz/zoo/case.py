@@ -6,16 +6,10 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from kvproof.fuzz.programs import PoolConfig
 from kvproof.models.ops import AnyOp
 
 Side: TypeAlias = Literal["faulty", "fixed"]
-
-
-class Pool(msgspec.Struct, frozen=True):
-    """The pool that a written program runs on."""
-
-    num_blocks: int
-    block_size: int
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -34,7 +28,7 @@ class Case(msgspec.Struct, frozen=True):
     fixed: str
     laws: tuple[str, ...]
     program: tuple[AnyOp, ...] = ()
-    pool: Pool | None = None
+    pool: PoolConfig | None = None
     also: tuple[str, ...] = ()
     crash: str = ""
     small: bool = False
@@ -60,7 +54,7 @@ class Verdict(msgspec.Struct, frozen=True):
     seconds: float
     ops: tuple[AnyOp, ...] = ()
     """The shortest program that breaks one of the case's laws."""
-    pool: Pool | None = None
+    pool: PoolConfig | None = None
     law: str = ""
     error: str = ""
 

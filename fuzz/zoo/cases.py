@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvproof.fuzz.zoo.case import Case, Pool, Unreached
+from kvproof.fuzz.programs import PoolConfig
+from kvproof.fuzz.zoo.case import Case, Unreached
 from kvproof.models.ops import Admit, Append, Commit, Extend, Release, SwapIn, SwapOut
 
 _NAMESPACE: Final = ("hit-same-namespace",)
@@ -45,7 +46,7 @@ CASES: Final[tuple[Case, ...]] = (
             Admit(4, (1, 1, 5)),
             Extend(4, 3),
         ),
-        pool=Pool(3, 2),
+        pool=PoolConfig(3, 2),
     ),
     Case(
         "B05",
@@ -72,7 +73,7 @@ CASES: Final[tuple[Case, ...]] = (
             Commit(1),
             SwapIn(0),
         ),
-        pool=Pool(10, 1),
+        pool=PoolConfig(10, 1),
         crash="NoFreeBlocksError",
     ),
     Case(
@@ -144,7 +145,7 @@ CASES: Final[tuple[Case, ...]] = (
             Release(2),
             SwapIn(0),
         ),
-        pool=Pool(11, 1),
+        pool=PoolConfig(11, 1),
     ),
     Case(
         "B19",
@@ -163,7 +164,7 @@ CASES: Final[tuple[Case, ...]] = (
             SwapOut(0),
             SwapIn(0),
         ),
-        pool=Pool(8, 1),
+        pool=PoolConfig(8, 1),
     ),
     Case(
         "B20",
@@ -232,7 +233,7 @@ CASES: Final[tuple[Case, ...]] = (
             Admit(2, (1, 1, 2, 2, 6)),
             Extend(2, 5),
         ),
-        pool=Pool(5, 2),
+        pool=PoolConfig(5, 2),
         small=True,
     ),
     Case(

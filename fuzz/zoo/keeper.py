@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from kvproof.fuzz.zoo.case import Case, Outcome, Side, Verdict
+from kvproof.fuzz.zoo.case import Case, Outcome, Verdict
 from kvproof.fuzz.zoo.worker import Task
 
 SEARCH_SECONDS: Final = 60.0
@@ -54,6 +54,3 @@ def _side(task: Task) -> Verdict:
 def _last_line(text: bytes) -> str:
     lines = text.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "it said nothing"
-
-
-__all__ = ["Side", "judge", "judge_all"]

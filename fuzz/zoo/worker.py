@@ -12,8 +12,9 @@ from typing import Final
 import msgspec
 
 from kvproof.fuzz.check import check
+from kvproof.fuzz.programs import PoolConfig
 from kvproof.fuzz.verdicts import Report
-from kvproof.fuzz.zoo.case import Case, Pool, Side, Verdict
+from kvproof.fuzz.zoo.case import Case, Side, Verdict
 from kvproof.impl.foreign.registry import engine_adapter, find_release
 from kvproof.models.ops import AnyOp
 from kvproof.properties.lockstep import run
@@ -29,7 +30,7 @@ class Task(msgspec.Struct, frozen=True):
     seconds: float
     programs: int
     replay: tuple[AnyOp, ...] = ()
-    pool: Pool | None = None
+    pool: PoolConfig | None = None
 
 
 def work(task: Task) -> Verdict:
@@ -47,7 +48,7 @@ def work(task: Task) -> Verdict:
     return found
 
 
-def _run(case: Case, adapter: type, ops: tuple[AnyOp, ...], pool: Pool) -> Verdict:
+def _run(case: Case, adapter: type, ops: tuple[AnyOp, ...], pool: PoolConfig) -> Verdict:
     start = time.monotonic()
     result = run(ops, adapter, num_blocks=pool.num_blocks, block_size=pool.block_size)
     laws = {result.violation.law: result.violation.reason} if result.violation else {}
@@ -65,14 +66,12 @@ def _search(task: Task, adapter: type) -> Verdict:
     return Verdict(laws, report.programs, report.seconds, ops, pool, law, report.error)
 
 
-def _shortest(report: Report, case: Case) -> tuple[str, tuple[AnyOp, ...], Pool | None]:
+def _shortest(report: Report, case: Case) -> tuple[str, tuple[AnyOp, ...], PoolConfig | None]:
     for finding in report.violations:
         if finding.law in case.laws and not isinstance(finding.program, str):
-            config = finding.program.config
-            return finding.law, finding.program.ops, Pool(config.num_blocks, config.block_size)
+            return finding.law, finding.program.ops, finding.program.config
     if case.crash and report.error_program is not None:
-        config = report.error_program.config
-        return "", report.error_program.ops, Pool(config.num_blocks, config.block_size)
+        return "", report.error_program.ops, report.error_program.config
     return "", (), None
 
 

@@ -20,7 +20,7 @@ import triton
 from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
 from kvproof.kernels.paged.copy import copy_kernel
 from kvproof.kernels.paged.decode import decode_kernel
-from kvproof.kernels.paged.memory import INTEGERS, bits, block_runs, by_slot, layers_view, slots_of
+from kvproof.kernels.paged.memory import INTEGERS, LARGEST, bits, block_runs, by_slot, layers_view, slots_of
 from kvproof.kernels.paged.merge import merge_kernel
 from kvproof.kernels.paged.mla import mla_kernel
 from kvproof.kernels.paged.move import move_kernel
@@ -28,9 +28,6 @@ from kvproof.kernels.paged.plan import PrefillPlan, plan_prefill
 from kvproof.kernels.paged.prefill import prefill_kernel
 from kvproof.kernels.paged.sizes import SPLIT_TOKENS, Target, Tiles, decode_tiles, mla_tiles, padded, prefill_tiles, target_of
 from kvproof.kernels.paged.store import store_kernel
-
-LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""The largest number of each quantised type, which a row's largest magnitude is stored as."""
 
 
 class PagedTriton(PagedKernels):

@@ -11,6 +11,9 @@ from kvproof.kernels.contract import KVPool
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers by width in bytes: what moves bits passes every type through unchanged, NaN included."""
 
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""The largest number of each quantised type, which a row's largest magnitude is stored as."""
+
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory as integers of the same width."""

@@ -10,10 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
-from kvproof.kernels.paged.memory import by_slot, slots_of
-
-LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""The largest number of each quantised type."""
+from kvproof.kernels.paged.memory import LARGEST, by_slot, slots_of
 
 
 class PagedTorch(PagedKernels):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvproof.models.checks.naming import Broken, changed_sequences, in_group, show, show_lost, show_namespace, show_tokens, subjects
+from kvproof.models.checks.naming import Broken, changed_sequences, in_group, show, show_lost, show_namespace, show_tokens
 from kvproof.models.layouts import blocks_for, window_low
-from kvproof.models.ops import Evict, Extend, Fork, Op, Release, SwapIn, Truncate, op_name
+from kvproof.models.ops import Evict, Extend, Fork, Op, Release, SwapIn, Truncate, op_name, sequences_of
 from kvproof.models.state import Pass, Sequence, Table
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def room(spec: Spec, sequence: Sequence, out: Pass) -> None:
 def _law_for_missing(spec: Spec, op: Op, sequence: Sequence, group: int) -> str:
     if isinstance(op, Evict):
         return "evict-only-unheld"
-    if sequence.seq in subjects(op):
+    if sequence.seq in sequences_of(op):
         special = {Truncate: "truncate-exact", SwapIn: "swap-round-trip"}.get(type(op))
         if special:
             return special
@@ -109,7 +109,7 @@ def _law_for_missing(spec: Spec, op: Op, sequence: Sequence, group: int) -> str:
 
 
 def _law_for_wrong(spec: Spec, op: Op, sequence: Sequence, group: int, position: int, found: int) -> str:
-    if sequence.seq in subjects(op):
+    if sequence.seq in sequences_of(op):
         special = {Truncate: "truncate-exact", Fork: "fork-shares-then-diverges", SwapIn: "swap-round-trip"}.get(type(op))
         if special:
             return special

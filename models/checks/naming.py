@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kvproof.models.memory import Lost
-from kvproof.models.ops import Fork, Op
+from kvproof.models.ops import Op, sequences_of
 from kvproof.models.state import Table
 
 if TYPE_CHECKING:
@@ -37,19 +37,11 @@ LOST_BREAKS = {
 """The law that a hit on a lost content breaks, by what became of it."""
 
 
-def subjects(op: Op) -> tuple[int, ...]:
-    """The sequences that an operation is about."""
-    if isinstance(op, Fork):
-        return (op.parent, op.child)
-    seq = getattr(op, "seq", None)
-    return () if seq is None else (seq,)
-
-
 def changed_sequences(spec: Spec, op: Op) -> Iterable[int]:
     """The sequences that the operation is about, and those whose tables it changed."""
     if spec.thorough:
         return spec.live
-    return {*spec.seen.was, *subjects(op)} if spec.seen.was else subjects(op)
+    return {*spec.seen.was, *sequences_of(op)} if spec.seen.was else sequences_of(op)
 
 
 def in_group(spec: Spec, group: int) -> str:

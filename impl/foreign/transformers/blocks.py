@@ -7,48 +7,30 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.foreign.loading import LoadedEngine, loaded_engine
 from kvproof.impl.foreign.transformers.engine import BATCHING
+from kvproof.impl.foreign.transformers.requests import Request, Scheduled
 from kvproof.models.capabilities import Capabilities, Group
-from kvproof.models.ops import Namespace, ReleaseReason
-from kvproof.models.outcomes import Grant, Hit, OutOfBlocks, Refused, Snapshot
+from kvproof.models.ops import ReleaseReason
+from kvproof.models.outcomes import Grant, OutOfBlocks, Refused, Snapshot
 
 MANAGER = f"{BATCHING}.cache_manager"
 
 
-class Request:
-    """What the scheduler keeps of a request: a `RequestState` as far as the cache reads it."""
-
-    def __init__(self, number: int, prompt: Sequence[int]) -> None:
-        self.request_id = str(number)
-        self.tokens = list(prompt)
-        self.allocated_blocks = 0
-        self.computed = 0
-        self.out = 0
-        """Where the pass that is out ends."""
-
-    def state(self, running: Any) -> Any:
-        """As the cache reads it after a batch."""
-        return SimpleNamespace(request_id=self.request_id, status=running, initial_tokens=self.tokens, generated_tokens=[])
-
-
-class Full(CacheAdapter):
+class Full(Scheduled):
     """One group of full attention layers with block sharing."""
 
     groups: ClassVar[Sequence[Group]] = (Group(),)
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks=num_blocks, block_size=block_size)
         self.engine = loaded_engine()
-        self.block_size = block_size
         self.manager = _manager(self.engine, num_blocks, block_size)
         self.allocator = self._allocator()
         self.cache = self._cache()
         self.status = self.engine.symbol(f"{BATCHING}.requests", "RequestStatus")
-        self.requests: dict[int, Request] = {}
 
     @classmethod
     def capabilities(cls) -> Capabilities:
@@ -74,14 +56,6 @@ class Full(CacheAdapter):
         cache._block_manager = self.manager
         cache._total_prefix_length = 0
         return cache
-
-    def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
-        """A pending request."""
-        self.requests[seq] = Request(seq, prompt)
-
-    def match(self, seq: int) -> Hit:
-        """`search_prefix_match` takes references at once."""
-        raise Refused("transformers looks for a prefix only while it schedules")
 
     def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:
         """`search_prefix_match` for a pending request, then the blocks that the scheduler asks for."""
@@ -130,10 +104,6 @@ class Full(CacheAdapter):
             self.cache.blocks_to_complete[request.request_id] = complete
             mark(state)
 
-    def append(self, seq: int, tokens: Sequence[int]) -> None:
-        """Sampled tokens."""
-        self.requests[seq].tokens += tokens
-
     def fork(self, parent: int, child: int) -> Grant:
         """`fork_request`, after asking how many forks there is room for."""
         source = self.requests[parent]
@@ -157,10 +127,6 @@ class Full(CacheAdapter):
     def _free(self, request: Request) -> None:
         self.cache.free_blocks(request.request_id)
         request.allocated_blocks = request.computed = request.out = 0
-
-    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:
-        """The allocator's table."""
-        return list(self.allocator.block_table.get(str(seq), ()))
 
     def snapshot(self) -> Snapshot:
         """Counts of shareable blocks, free blocks (those with content last), and the blocks that a hash leads to."""

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
-from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.foreign.loading import loaded_engine
-from kvproof.impl.foreign.transformers.blocks import Request
 from kvproof.impl.foreign.transformers.engine import BATCHING
+from kvproof.impl.foreign.transformers.requests import Request, Scheduled
 from kvproof.models.capabilities import Capabilities
-from kvproof.models.ops import Namespace, ReleaseReason
-from kvproof.models.outcomes import Grant, Hit, OutOfBlocks, Refused, Snapshot
+from kvproof.models.ops import ReleaseReason
+from kvproof.models.outcomes import Grant, OutOfBlocks, Refused, Snapshot
 
 BLOCKS_PER_SECTOR: Final = 2
 ALIGNMENT_BYTES: Final = 128
@@ -24,18 +23,17 @@ ALIGNMENT_BYTES: Final = 128
 TRASH_SECTORS: Final = 2
 
 
-class Sectors(CacheAdapter):
+class Sectors(Scheduled):
     """One group of full attention layers with block sharing."""
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks=num_blocks, block_size=block_size)
         self.engine = loaded_engine()
-        self.block_size = block_size
         self.sectors = max(0, num_blocks // BLOCKS_PER_SECTOR - TRASH_SECTORS)
         self.pool = self.engine.symbol(f"{BATCHING}.cache_allocators.cache_pool", "CachePool")(self.sectors, 1)
         self.allocator = self._allocator()
         self.cache = self._cache()
         self.status = self.engine.symbol(f"{BATCHING}.requests", "RequestStatus")
-        self.requests: dict[int, Request] = {}
 
     @classmethod
     def capabilities(cls) -> Capabilities:
@@ -81,14 +79,6 @@ class Sectors(CacheAdapter):
         cache.allow_block_sharing = cache.use_prefix_sharing = True
         return cache
 
-    def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
-        """A pending request."""
-        self.requests[seq] = Request(seq, prompt)
-
-    def match(self, seq: int) -> Hit:
-        """`search_prefix_match` takes references at once."""
-        raise Refused("transformers looks for a prefix only while it schedules")
-
     def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:
         """`search_prefix_match` for a pending request, then `can_store_request_tokens`."""
         request = self.requests[seq]
@@ -127,10 +117,6 @@ class Sectors(CacheAdapter):
         request.computed = request.out
         self.cache.mark_complete_blocks(self._state(request, request.computed), complete)
 
-    def append(self, seq: int, tokens: Sequence[int]) -> None:
-        """Sampled tokens."""
-        self.requests[seq].tokens += tokens
-
     def fork(self, parent: int, child: int) -> Grant:
         """`prepare_fork_request`."""
         source = self.requests[parent]
@@ -157,10 +143,6 @@ class Sectors(CacheAdapter):
             return False
         self.cache.evict_cached_blocks()
         return True
-
-    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:
-        """The allocator's table."""
-        return list(self.allocator.block_table.get(str(seq), ()))
 
     def snapshot(self) -> Snapshot:
         """Counts are implicit in the ledger up to 1; what is cached can be handed out after an eviction."""

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 import msgspec
 
 from kvproof.impl.foreign.loading import loaded_engine
-from kvproof.impl.foreign.vllm.scheduler import SCHEDULER, bare_scheduler
-from kvproof.impl.foreign.vllm.v1 import Full
+from kvproof.impl.foreign.vllm.scheduler import SCHEDULER, Scheduled, bare_scheduler
 from kvproof.models.capabilities import Capabilities
-from kvproof.models.ops import Namespace, ReleaseReason
+from kvproof.models.ops import ReleaseReason
 from kvproof.models.outcomes import Grant, Refused
 
 
-class Deferred(Full):
+class Deferred(Scheduled):
     """Full attention with prefix caching, up to three steps in flight."""
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
@@ -34,12 +33,6 @@ class Deferred(Full):
         if not hasattr(loaded_engine().symbol(SCHEDULER, "Scheduler"), "_drain_deferred_frees"):
             raise loaded_engine().moved("Scheduler has no _drain_deferred_frees")
         return msgspec.structs.replace(super().capabilities(), steps=True)
-
-    def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
-        """`add_request`."""
-        super().admit(seq, prompt, namespace)
-        request = self.requests[seq]
-        self.scheduler.requests[request.request_id] = request
 
     def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:
         """Scheduled for the step that begins next; its tokens are in flight until their output is processed."""

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from kvproof.impl.foreign.loading import loaded_engine
-from kvproof.impl.foreign.vllm.scheduler import bare_scheduler
-from kvproof.impl.foreign.vllm.v1 import Full, surface
+from kvproof.impl.foreign.vllm.scheduler import Scheduled, bare_scheduler
+from kvproof.impl.foreign.vllm.v1 import surface
 from kvproof.models.capabilities import Capabilities
-from kvproof.models.ops import Namespace, ReleaseReason
+from kvproof.models.ops import ReleaseReason
 from kvproof.models.outcomes import Grant, OutOfBlocks, Refused
 
 
@@ -38,7 +38,7 @@ class Connector:
         """The scheduler passes on what the worker reports."""
 
 
-class RemoteLoads(Full):
+class RemoteLoads(Scheduled):
     """Full attention without prefix caching, on the decoding side of two machines."""
 
     caching = False
@@ -61,12 +61,6 @@ class RemoteLoads(Full):
             raise loaded_engine().moved("allocate_slots takes no num_external_computed_tokens")
         claimed = super().capabilities()
         return Capabilities(groups=cls.groups, steps=True, snapshot=True, null_blocks=claimed.null_blocks, policy=claimed.policy)
-
-    def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
-        """`add_request`."""
-        super().admit(seq, prompt, namespace)
-        request = self.requests[seq]
-        self.scheduler.requests[request.request_id] = request
 
     def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:
         """Blocks for a prompt that another machine has computed."""

@@ -1,13 +1,15 @@
-"""The scheduler of vLLM's engine V1 without its engine: the class is real, what its methods about freeing blocks look at is made here."""
+"""The scheduler of vLLM's engine V1 without its engine, and what its adapters share: the class is real, what its methods about freeing blocks look at is made here."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
 from kvproof.impl.foreign.loading import loaded_engine
+from kvproof.impl.foreign.vllm.v1 import Full
+from kvproof.models.ops import Namespace
 
 SCHEDULER: Final = "vllm.v1.core.sched.scheduler"
 
@@ -18,6 +20,18 @@ class Queue(set[Any]):
     def remove_requests(self, requests: Iterable[Any]) -> None:
         """The requests wait no more."""
         self.difference_update(requests)
+
+
+class Scheduled(Full):
+    """A manager whose requests a scheduler knows too. A subclass makes the `scheduler`."""
+
+    scheduler: Any
+
+    def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
+        """`add_request`."""
+        super().admit(seq, prompt, namespace)
+        request = self.requests[seq]
+        self.scheduler.requests[request.request_id] = request
 
 
 def bare_scheduler(manager: Any, connector: Any) -> Any:
