@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +39,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BadFile(ValueError):
-    """A file that cannot be read as a program: one sentence that names the cause and the mend."""
+    """A file that cannot be read as what it should be, or cannot be written: one sentence that names the cause and the mend."""
 
 
 def read_program(path: Path) -> Program:
@@ -83,6 +84,16 @@ def write_whole(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             Path(name).unlink()
         raise
+
+
+@contextlib.contextmanager
+def writing(place: Path, option: str = "") -> Iterator[None]:
+    """Around whatever writes `place`, which the user chooses by `option`. Raises BadFile where it cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        mend = f"name another place with {option}" if option else "name a place that can be"
+        raise BadFile(f"{place} cannot be written ({error.strerror}); {mend}.") from error
 
 
 class _Header(msgspec.Struct):

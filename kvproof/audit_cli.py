@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kvproof import open_cli
-from kvproof.fuzz.programs import BadFile, write_whole
+from kvproof.fuzz.programs import write_whole, writing
 
 if TYPE_CHECKING:
     from kvproof.fuzz.audit import AuditReport
@@ -61,7 +61,8 @@ def audit(file: Path, kind: str, json_file: Path | None, junit_file: Path | None
     if json_file is not None:
         _write_json(json_file, report)
     if junit_file is not None:
-        _write(junit_file, audit_junit(report))
+        with writing(junit_file, "--junit"):
+            write_whole(junit_file, audit_junit(report))
     if html_file is not None:
         open_cli.write_page(html_file, open_cli.picture_file(file, None))
     return report.exit_status
@@ -144,10 +145,9 @@ def record(file: Path, target: str | None, output: Path | None) -> int:
     program = read_program(file)
     name = program.target if target is None else portable(target)
     place = output or file.with_name(f"{file.name.removesuffix('.json')}.jsonl")
-    try:
-        result = write_run(msgspec.structs.replace(program, target=name), find_target(name), place)
-    except OSError as error:
-        raise BadFile(f"{place} cannot be written ({error.strerror}); name another place with --output.") from error
+    adapter = find_target(name)
+    with writing(place, "--output"):
+        result = write_run(msgspec.structs.replace(program, target=name), adapter, place)
     click.echo(f"Wrote {len(result.trace or ()):,} operations to {place}.")
     if result.fault or result.hang:
         raise AdapterFault(result.fault or f"{result.hang}.")
@@ -178,11 +178,5 @@ def _write_json(place: Path, value: object) -> None:
     if place == Path("-"):
         sys.stdout.write(text.decode())
     else:
-        _write(place, text)
-
-
-def _write(place: Path, data: bytes) -> None:
-    try:
-        write_whole(place, data)
-    except OSError as error:
-        raise BadFile(f"{place} cannot be written ({error.strerror}); name a place that can be.") from error
+        with writing(place, "--json"):
+            write_whole(place, text)

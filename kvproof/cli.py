@@ -39,7 +39,7 @@ from kvproof import audit_cli, engines, fuzz_cli, open_cli, schemas, zoo
 from kvproof.exhaust_cli import exhaust
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.kernel_failures import read_failure, write_failure
-from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program, write_program, write_whole
+from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program, write_program, write_whole, writing
 from kvproof.fuzz.reports import lawbook, terminal, wording
 from kvproof.fuzz.reports.github import github_annotations
 from kvproof.fuzz.reports.junit import junit
@@ -88,7 +88,6 @@ REQUEST_ERRORS: Final = (
     BadPlace,
     Unusable,
     AdapterFault,
-    open_cli.Unwritable,
     *fuzz_cli.REQUEST_ERRORS,
 )
 """Errors whose text is all that a user needs to see."""
@@ -270,7 +269,7 @@ def check(
                     waived=frozenset(waivers),
                     on_progress=on_progress,
                 )
-    answer = Answer(report, adapter, waivers, failures, op_seconds)
+    answer = Answer(report, adapter, waivers, failures, "--failures", op_seconds)
     answer.show(Output(stderr=to_stdout))
     answer.write(json_file, junit_file)
     answer.draw(html_file)
@@ -299,12 +298,16 @@ def _asked(target: str, budget: float, programs: int | None, workers: int, seed:
 
 
 class Answer:
-    """A report with what makes it readable: failure files, replays, sources, waivers. Problems with files are told, never raised."""
+    """A report with what makes it readable: failure files, replays, sources, waivers. Problems with files are told, never raised.
 
-    def __init__(self, report: Report, adapter: type, waivers: dict[str, Waiver], failures: Path, op_seconds: float) -> None:
+    `option` names the place of the failure files on the command line.
+    """
+
+    def __init__(self, report: Report, adapter: type, waivers: dict[str, Waiver], failures: Path, option: str, op_seconds: float) -> None:
         self.adapter = adapter
         self.waivers = waivers
         self.failures = failures
+        self.option = option
         self.unwritten = False
         self.stale = stale_waivers(waivers, report.laws) if report.verdict == "held" else {}
         if self.stale:
@@ -336,22 +339,27 @@ class Answer:
             if json_file == Path("-"):
                 sys.stdout.write(text.decode())
             else:
-                self._write(json_file, lambda: write_whole(json_file, text))
+                with self._writing(json_file, "--json"):
+                    write_whole(json_file, text)
         if junit_file is not None:
             sources = {exhibit.law: exhibit.source for exhibit in self.exhibits}
-            self._write(junit_file, lambda: write_whole(junit_file, junit(self.report, sources, self.waivers, self.stale)))
+            with self._writing(junit_file, "--junit"):
+                write_whole(junit_file, junit(self.report, sources, self.waivers, self.stale))
 
     def draw(self, html_file: Path | None) -> None:
         """The report as a picture."""
         if html_file is not None:
             page = html(film_report(self.report, self.adapter))
-            self._write(html_file, lambda: write_whole(html_file, page))
+            with self._writing(html_file, "--html"):
+                write_whole(html_file, page)
 
     def _show(self, finding: Finding, op_seconds: float) -> terminal.Exhibit | terminal.CaseExhibit:
         shown = finding.program
         if isinstance(shown, str):
             source = case_source(finding.law, shown, self.report.target, self.adapter)
-            path = self._written(lambda: write_failure(self.failures, self.report.target, finding))
+            path = None
+            with self._writing(self.failures, self.option):
+                path = write_failure(self.failures, self.report.target, finding)
             return terminal.CaseExhibit(finding.law, finding.reason, shown, source, self.report.target, path)
         return self._exhibit(shown, law=finding.law, reason=finding.reason, op_seconds=op_seconds)
 
@@ -363,24 +371,20 @@ class Answer:
         """Write the failure file of `program`; its name is the same for the same program."""
         digest = hashlib.sha256(msgspec.json.encode((local(program.target), program.config, program.ops))).hexdigest()[:8]
         path = self.failures / f"{what}-{digest}.json"
-        return path if self._write(path, lambda: write_program(path, program)) else None
+        with self._writing(path, self.option):
+            write_program(path, program)
+            return path
+        return None
 
-    def _written(self, write: Callable[[], Path]) -> Path | None:
+    @contextlib.contextmanager
+    def _writing(self, place: Path, option: str) -> Iterator[None]:
+        """A file that cannot be written is told, and the answer goes on."""
         try:
-            return write()
-        except OSError as error:
-            complain(f"{self.failures} cannot be written ({error.strerror}); name another place with --failures.")
+            with writing(place, option):
+                yield
+        except BadFile as error:
+            complain(str(error))
             self.unwritten = True
-            return None
-
-    def _write(self, path: Path, write: Callable[[], None]) -> bool:
-        try:
-            write()
-        except OSError as error:
-            complain(f"{path} cannot be written ({error.strerror}); name a place that can be.")
-            self.unwritten = True
-            return False
-        return True
 
 
 def _portable_report(report: Report) -> Report:
@@ -558,8 +562,10 @@ def shrink(
     place = output or file.with_name(f"{stem}.shrunk.json")
     test_place = test_file or place.with_name(f"{stem.replace('.', '_')}_shrunk_test.py")
     source = pytest_source(short, adapter)
-    _write(place, "--output", lambda: write_program(place, short))
-    _write(test_place, "--test", lambda: write_whole(test_place, source.encode()))
+    with writing(place, "--output"):
+        write_program(place, short)
+    with writing(test_place, "--test"):
+        write_whole(test_place, source.encode())
     again = run_again(short, adapter)
     before = wording.counted(len(program.ops), "operation")
     terminal.show_program(console, again, short, title=f"{file} had {before}; the shortest program found")
@@ -570,13 +576,6 @@ def shrink(
     if html_file is not None:
         open_cli.write_page(html_file, open_cli.picture_of_program(short, adapter, place.name))
     return BROKEN if steady.flaky else _tell_replay(console, short, again)
-
-
-def _write(place: Path, option: str, write: Callable[[], None]) -> None:
-    try:
-        write()
-    except OSError as error:
-        raise Unusable(f"{place} cannot be written ({error.strerror}); name another place with {option}.") from error
 
 
 @contextlib.contextmanager

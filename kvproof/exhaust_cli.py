@@ -14,7 +14,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from kvproof.fuzz.exhaust.picture import MOST_STATES, svg
 from kvproof.fuzz.exhaust.scope import SCOPES, Scope, sentence
 from kvproof.fuzz.exhaust.search import Search
-from kvproof.fuzz.programs import Program, portable, write_program, write_whole
+from kvproof.fuzz.programs import Program, portable, write_program, write_whole, writing
 from kvproof.fuzz.reports.wording import counted, operation
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.models.laws import BY_NAME
@@ -79,11 +79,12 @@ def exhaust(
     else:
         search = Search(adapter, where, scope, draw=picture is not None)
     _run(search, seconds, depth)
-    if state is not None:
-        search.save(state)
     console = Console(markup=False, highlight=False, emoji=False)
     for line in report(search, target):
         console.print(line, soft_wrap=True)
+    if state is not None:
+        with writing(state, "--state"):
+            search.save(state)
     if picture is not None:
         _draw(search, target, picture)
     if search.failure is None:
@@ -146,11 +147,14 @@ def _draw(search: Search, target: str, picture: Path) -> None:
     if len(search.states) > MOST_STATES:
         raise click.UsageError(f"{len(search.states):,} states are too many for a picture; draw a scope of at most {MOST_STATES}")
     title = f"{target}: {len(search.states)} states of {sentence(search.scope, search.capabilities)}"
-    write_whole(picture, svg(search, title).encode())
+    drawn = svg(search, title).encode()
+    with writing(picture, "--picture"):
+        write_whole(picture, drawn)
 
 
 def _keep(console: Console, program: Program, failures: Path) -> None:
     digest = hashlib.sha256(msgspec.json.encode((program.target, program.config, program.ops))).hexdigest()[:8]
     path = failures / f"{program.violation.law if program.violation else 'fault'}-{digest}.json"
-    write_program(path, program)
+    with writing(path, "--failures"):
+        write_program(path, program)
     console.print(f"See it step by step: kvproof replay {path}", soft_wrap=True)

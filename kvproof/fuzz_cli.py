@@ -24,7 +24,7 @@ from rich.console import Console
 
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.campaigns.faults import BadCluster, BadStore, HarnessBroken
-from kvproof.fuzz.programs import FORMAT, Program, portable, write_program, write_whole
+from kvproof.fuzz.programs import FORMAT, Program, portable, write_program, write_whole, writing
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.verdicts import Finding
 from kvproof.impl.checker import read_capabilities
@@ -161,23 +161,18 @@ def fuzz(
         conductor, seconds = _conduct(asked, identity, store, capabilities, frozenset(waivers))
     _tell(console, conductor, asked, capabilities, whole=whole)
     report = report_of(conductor, asked.target, capabilities, seconds)
-    answer = Answer(report, adapter, waivers, asked.directory / "failures", asked.op_seconds)
+    answer = Answer(report, adapter, waivers, asked.directory / "failures", "--directory", asked.op_seconds)
     answer.show(console)
     answer.write(json_file, junit_file)
     if sarif_file is not None:
-        _write(sarif_file, sarif(answer.report, adapter))
+        with writing(sarif_file, "--sarif"):
+            write_whole(sarif_file, sarif(answer.report, adapter))
     fresh = [conductor.findings[key] for key in conductor.new]
     if issue_file is not None and fresh:
         text = issue(fresh, asked.target, adapter, seed=report.seed, programs=conductor.programs_here)
-        _write(issue_file, text.encode())
+        with writing(issue_file, "--issue"):
+            write_whole(issue_file, text.encode())
     return answer.status
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        write_whole(path, data)
-    except OSError as error:
-        raise BadCampaign(f"{path} cannot be written ({error.strerror}); name a place that can be.") from error
 
 
 def _tell(console: Console, conductor: Conductor, asked: Asked, capabilities: Capabilities | None, *, whole: bool) -> None:
@@ -188,11 +183,13 @@ def _tell(console: Console, conductor: Conductor, asked: Asked, capabilities: Ca
     situations = None if capabilities is None else situations_of(conductor.totals.situations, capabilities)
     shown.show_end(console, conductor.progress(), situations, whole=whole)
     if situations is not None:
-        write_whole(asked.directory / "situations.json", msgspec.json.format(msgspec.json.encode(situations), indent=1) + b"\n")
+        place = asked.directory / "situations.json"
+        with writing(place, "--directory"):
+            write_whole(place, msgspec.json.format(msgspec.json.encode(situations), indent=1) + b"\n")
     for finding in conductor.broken().values():
-        place = _keep_death(asked.directory / "failures", finding)
-        if place is not None:
-            terminal.say(console, f"A program that ends its process is in {place}; whatever replays it ends too.", "bold red")
+        death = _keep_death(asked.directory / "failures", finding)
+        if death is not None:
+            terminal.say(console, f"A program that ends its process is in {death}; whatever replays it ends too.", "bold red")
 
 
 def _keep_death(failures: Path, finding: Finding) -> Path | None:
@@ -202,7 +199,8 @@ def _keep_death(failures: Path, finding: Finding) -> Path | None:
     program = finding.program
     if isinstance(program, Program) and ends_its_process(program):
         path = failures / f"death-{hashlib.sha256(msgspec.json.encode(program.ops)).hexdigest()[:8]}.json"
-        write_program(path, msgspec.structs.replace(program, target=portable(program.target)))
+        with writing(path, "--directory"):
+            write_program(path, msgspec.structs.replace(program, target=portable(program.target)))
         return path
     return None
 
@@ -224,11 +222,9 @@ def _workers(cores: Callable[[], int], *, kernels: bool) -> int:
 def _campaign(asked: Asked) -> Iterator[Identity]:
     """The campaign of the directory, or a new one; nobody else runs it meanwhile."""
     path = asked.directory / "campaign.json"
-    try:
+    with writing(asked.directory, "--directory"):
         asked.directory.mkdir(parents=True, exist_ok=True)
         lock = (asked.directory / "lock").open("w")
-    except OSError as error:
-        raise BadCampaign(f"{asked.directory} cannot be written ({error.strerror}); name another place with --directory.") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -240,7 +236,8 @@ def _campaign(asked: Asked) -> Iterator[Identity]:
             yield _known(path, asked)
         else:
             identity = Identity(FORMAT, asked.target, secrets.randbelow(2**32) if asked.seed is None else asked.seed)
-            write_whole(path, msgspec.json.encode(identity) + b"\n")
+            with writing(path, "--directory"):
+                write_whole(path, msgspec.json.encode(identity) + b"\n")
             yield identity
 
 

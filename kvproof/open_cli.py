@@ -20,7 +20,7 @@ from typing import Any, Final
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from kvproof.fuzz.programs import Program, local, portable, write_whole
+from kvproof.fuzz.programs import Program, local, portable, write_whole, writing
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.reports.picture.align import align
 from kvproof.fuzz.reports.picture.document import Document, Picture
@@ -47,10 +47,6 @@ FILE: Final = click.Path(dir_okay=False, path_type=Path)
 
 HTML: Final[Callable[[Any], Any]] = click.option("--html", "html_file", type=FILE, help="Write the picture as an HTML page.")
 """The option of the commands that judge something."""
-
-
-class Unwritable(ValueError):
-    """A page that cannot be written: one sentence that names the cause and the mend."""
 
 
 @click.command("open")
@@ -112,11 +108,9 @@ def picture_of_program(program: Program, adapter: type, name: str) -> Document:
 
 
 def write_page(path: Path, document: Document) -> None:
-    """Write the page, whole or not at all. Raises Unwritable."""
-    try:
+    """Write the page, whole or not at all. Raises BadFile."""
+    with writing(path, "--html"):
         write_whole(path, html(document))
-    except OSError as error:
-        raise Unwritable(f"{path} cannot be written ({error.strerror}); name another place with --html.") from error
     click.echo(f"Wrote {path}: open it in any browser; it needs no network.", err=True)
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kvproof.fuzz.programs import write_whole
+from kvproof.fuzz.programs import write_whole, writing
 from kvproof.fuzz.zoo.case import Case, Outcome
 from kvproof.fuzz.zoo.cases import CASES, UNREACHED
 from kvproof.fuzz.zoo.keeper import SEARCH_SECONDS, judge_all
@@ -50,7 +50,8 @@ def zoo(names: tuple[str, ...], *, small: bool, seconds: float, markdown: Path |
             bar.advance(task)
     _show(outcomes)
     if markdown is not None:
-        write_whole(markdown, page(outcomes).encode())
+        with writing(markdown, "--markdown"):
+            write_whole(markdown, page(outcomes).encode())
     return 1 if any(outcome.trouble for outcome in outcomes) else 0
 
 
