@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from kvproof.models.spec import Violation
 
 FORMAT: Final = 1
 """The version that this release writes and reads."""
+
+FAILURES: Final = Path(".kvproof/failures")
+"""Where failure files go, if nothing else is asked for."""
 
 
 class PoolConfig(msgspec.Struct, frozen=True):
@@ -69,6 +73,14 @@ def read_program(path: Path) -> Program:
 def write_program(path: Path, program: Program) -> None:
     """Write a program or failure file, whole or not at all."""
     write_whole(path, msgspec.json.format(msgspec.json.encode(program), indent=1) + b"\n")
+
+
+def keep_program(directory: Path, what: str, program: Program) -> Path:
+    """Write the failure file of `program` into `directory`; `what` begins its name, which is the same for the same program. Raises OSError."""
+    digest = hashlib.sha256(msgspec.json.encode((local(program.target), program.config, program.ops))).hexdigest()[:8]
+    path = directory / f"{what}-{digest}.json"
+    write_program(path, program)
+    return path
 
 
 def write_whole(path: Path, data: bytes) -> None:

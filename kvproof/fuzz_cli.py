@@ -22,13 +22,15 @@ import click
 import msgspec
 from rich.console import Console
 
+from kvproof.answer import Answer, known_broken
+from kvproof.console import Output, Unusable
 from kvproof.fuzz import kernels_check
-from kvproof.fuzz.campaigns.faults import BadCluster, BadStore, HarnessBroken
 from kvproof.fuzz.programs import FORMAT, Program, portable, write_program, write_whole, writing
 from kvproof.fuzz.reports import terminal
-from kvproof.fuzz.verdicts import Finding
+from kvproof.fuzz.verdicts import BROKEN, HELD, Finding
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.capabilities import Capabilities
+from kvproof.options import FILE, FOLDER, OP_SECONDS, default_workers
 from kvproof.properties.situations import possible
 from kvproof.targets import find_target
 
@@ -52,14 +54,6 @@ HELP_MODE: Final = (
 
 LOG_SECONDS: Final = 30.0
 """How often a line is written where there is no terminal for a live table."""
-
-
-class BadCampaign(ValueError):
-    """A campaign that cannot be run as asked: one sentence that names the cause and the mend."""
-
-
-REQUEST_ERRORS: Final = (BadCampaign, BadCluster, BadStore, HarnessBroken)
-"""Errors of a campaign whose text is all that a user needs to see."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -102,29 +96,21 @@ class Asked(msgspec.Struct, frozen=True):
     type=click.IntRange(1, 100_000),
     help="Workers. [default: the cores of the machine or cluster, or for kernels the devices]",
 )
-@click.option("--directory", type=click.Path(file_okay=False, path_type=Path), help=f"Where it is kept. [default: one in {CAMPAIGNS}]")
+@click.option("--directory", type=FOLDER, help=f"Where it is kept. [default: one in {CAMPAIGNS}]")
 @click.option(
     "--stop-at-first/--collect", default=None, help="End with the first failure, or collect distinct ones. [default: a gate stops]"
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Of a new campaign. [default: a new one]")
 @click.option("--programs", type=click.IntRange(min=1), help="End after this many programs in all, resumptions included.")
 @click.option("--batch", type=click.IntRange(1, 100_000), help="Programs of one order. [default: as many as take two seconds]")
-@click.option(
-    "--op-seconds",
-    type=click.FloatRange(min=0, min_open=True, max=3600),
-    default=10.0,
-    show_default=True,
-    help="Time limit of one operation.",
-)
+@OP_SECONDS
 @click.option("--ray", metavar="ADDRESS|auto", help="Run the workers on a Ray cluster.")
 @click.option("--redis", metavar="URL", help="Share corpus and failures through a Redis server, as redis://HOST:PORT/0.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report as JSON.")
-@click.option("--junit", "junit_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report as JUnit XML.")
-@click.option("--sarif", "sarif_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as SARIF.")
-@click.option(
-    "--issue", "issue_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the text of an issue, if anything new was found."
-)
-@click.option("--waivers", "waivers_file", type=click.Path(dir_okay=False, path_type=Path), help="Known broken laws.")
+@click.option("--json", "json_file", type=FILE, help="Write the report as JSON.")
+@click.option("--junit", "junit_file", type=FILE, help="Write the report as JUnit XML.")
+@click.option("--sarif", "sarif_file", type=FILE, help="Write the findings as SARIF.")
+@click.option("--issue", "issue_file", type=FILE, help="Write the text of an issue, if anything new was found.")
+@click.option("--waivers", "waivers_file", type=FILE, help="Known broken laws.")
 @click.option("--situations", "whole", is_flag=True, help="List every situation that was never reached.")
 def fuzz(
     *,
@@ -139,7 +125,6 @@ def fuzz(
     **options: Any,  # noqa: ANN401 -- click gives them as Asked takes them
 ) -> int:
     """Search TARGET for as long as asked, on all cores, and keep what was found. The same command goes on where it stopped, however it was stopped."""
-    from kvproof.cli import Answer, Output, default_workers, known_broken
     from kvproof.fuzz.campaigns.outcome import report_of
     from kvproof.fuzz.reports.issue import issue
     from kvproof.fuzz.reports.sarif import sarif
@@ -148,10 +133,10 @@ def fuzz(
     adapter = find_target(asked.target)
     kernels = kernels_check.is_kernels(adapter)
     if kernels and kernels_check.missing():
-        raise BadCampaign(kernels_check.missing())
+        raise Unusable(kernels_check.missing())
     capabilities = None if kernels else read_capabilities(adapter)
     if asked.ray is None:
-        asked = msgspec.structs.replace(asked, workers=asked.workers or _workers(default_workers, kernels=kernels))
+        asked = msgspec.structs.replace(asked, workers=asked.workers or _workers(kernels=kernels))
     waivers = known_broken(waivers_file, asked.target)
     console = Output()
     with _campaign(asked) as identity:
@@ -212,10 +197,10 @@ def _default_directory(target: str) -> Path:
     return CAMPAIGNS / re.sub(r"[^A-Za-z0-9_.]+", "-", target).strip("-.")
 
 
-def _workers(cores: Callable[[], int], *, kernels: bool) -> int:
+def _workers(*, kernels: bool) -> int:
     from kvproof.fuzz.campaigns.devices import count_devices
 
-    return max(1, count_devices()) if kernels else cores()
+    return max(1, count_devices()) if kernels else default_workers()
 
 
 @contextlib.contextmanager
@@ -229,7 +214,7 @@ def _campaign(asked: Asked) -> Iterator[Identity]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BadCampaign(
+            raise Unusable(
                 f"Another process runs the campaign in {asked.directory}; wait for it, or name another place with --directory."
             ) from None
         if path.exists():
@@ -247,15 +232,13 @@ def _known(path: Path, asked: Asked) -> Identity:
     try:
         identity = msgspec.json.decode(path.read_bytes(), type=Identity)
     except (OSError, msgspec.DecodeError) as error:
-        raise BadCampaign(f"{path} is damaged ({error}); remove its directory to begin again, or {elsewhere}.") from error
+        raise Unusable(f"{path} is damaged ({error}); remove its directory to begin again, or {elsewhere}.") from error
     if identity.kvproof != FORMAT:
-        raise BadCampaign(f"{path} has format version {identity.kvproof}, and this kvproof reads version {FORMAT}; {elsewhere}.")
+        raise Unusable(f"{path} has format version {identity.kvproof}, and this kvproof reads version {FORMAT}; {elsewhere}.")
     if identity.target != asked.target:
-        raise BadCampaign(f"{asked.directory} holds a campaign on {identity.target}, not on {asked.target}; {elsewhere}.")
+        raise Unusable(f"{asked.directory} holds a campaign on {identity.target}, not on {asked.target}; {elsewhere}.")
     if asked.seed is not None and asked.seed != identity.seed:
-        raise BadCampaign(
-            f"{asked.directory} holds a campaign with seed {identity.seed}, not {asked.seed}; leave out --seed, or {elsewhere}."
-        )
+        raise Unusable(f"{asked.directory} holds a campaign with seed {identity.seed}, not {asked.seed}; leave out --seed, or {elsewhere}.")
     return identity
 
 
@@ -322,7 +305,6 @@ def _shown(situations: int) -> Iterator[Callable[[Progress], None]]:
     """A live table on a terminal, elsewhere a line now and then."""
     from rich.live import Live
 
-    from kvproof.cli import Output
     from kvproof.fuzz.reports import campaign as shown
 
     console = Output(stderr=True)
@@ -348,8 +330,8 @@ def _prune(asked: Asked, adapter: type, capabilities: Capabilities | None, store
     from kvproof.fuzz.reports.campaign import show_pruned
 
     if capabilities is None:
-        raise BadCampaign(f"{asked.target} are kernels, whose cases are not kept as a corpus, so there is nothing to prune.")
+        raise Unusable(f"{asked.target} are kernels, whose cases are not kept as a corpus, so there is nothing to prune.")
     search = Search(adapter, asked.target, capabilities, 0, 1, float("inf"), asked.op_seconds, None, frozenset())
     pruned = prune(search, store)
     show_pruned(console, pruned)
-    return 1 if pruned.findings else 0
+    return BROKEN if pruned.findings else HELD
