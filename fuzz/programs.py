@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,9 @@ from kvproof.models.spec import Violation
 
 FORMAT: Final = 1
 """The version that this release writes and reads."""
+
+FAILURES: Final = Path(".kvproof/failures")
+"""Where failure files go, if nothing else is asked for."""
 
 
 class PoolConfig(msgspec.Struct, frozen=True):
@@ -38,7 +43,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BadFile(ValueError):
-    """A file that cannot be read as a program: one sentence that names the cause and the mend."""
+    """A file that cannot be read as what it should be, or cannot be written: one sentence that names the cause and the mend."""
 
 
 def read_program(path: Path) -> Program:
@@ -70,6 +75,14 @@ def write_program(path: Path, program: Program) -> None:
     write_whole(path, msgspec.json.format(msgspec.json.encode(program), indent=1) + b"\n")
 
 
+def keep_program(directory: Path, what: str, program: Program) -> Path:
+    """Write the failure file of `program` into `directory`; `what` begins its name, which is the same for the same program. Raises OSError."""
+    digest = hashlib.sha256(msgspec.json.encode((local(program.target), program.config, program.ops))).hexdigest()[:8]
+    path = directory / f"{what}-{digest}.json"
+    write_program(path, program)
+    return path
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write `data` beside `path` and move it there, so that a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,6 +96,16 @@ def write_whole(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             Path(name).unlink()
         raise
+
+
+@contextlib.contextmanager
+def writing(place: Path, option: str = "") -> Iterator[None]:
+    """Around whatever writes `place`, which the user chooses by `option`. Raises BadFile where it cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        mend = f"name another place with {option}" if option else "name a place that can be"
+        raise BadFile(f"{place} cannot be written ({error.strerror}); {mend}.") from error
 
 
 class _Header(msgspec.Struct):

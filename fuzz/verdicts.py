@@ -10,6 +10,13 @@ from kvproof.fuzz.programs import Program
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.laws import CACHE_LAWS
 
+HELD: Final = 0
+BROKEN: Final = 1
+AT_FAULT: Final = 2
+
+EXIT_STATUS: Final[dict[str, int]] = {"held": HELD, "broken": BROKEN, "error": AT_FAULT}
+"""The exit status of every command, by its verdict."""
+
 Verdict: TypeAlias = Literal["held", "broken", "not-exercised", "not-applicable", "waived"]
 
 
@@ -55,7 +62,7 @@ class Report(msgspec.Struct, frozen=True):
     @property
     def exit_status(self) -> int:
         """0 all held, 1 a law is broken, 2 the request or the target is at fault."""
-        return {"held": 0, "broken": 1, "error": 2}[self.verdict]
+        return EXIT_STATUS[self.verdict]
 
 
 NEEDS_BOOKS: Final[dict[str, str]] = {

@@ -3,6 +3,7 @@
 kvproof audit trace.jsonl       which law it breaks, where, and what it can tell of the others
 kvproof stats trace.jsonl       numbers for an operator
 kvproof export trace.jsonl      the same trace for Perfetto, or as ITF
+kvproof record failure.json     run a program, and write the trace of it
 """
 
 from __future__ import annotations
@@ -11,21 +12,20 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 
-from kvproof import open_cli
-from kvproof.fuzz.programs import BadFile, write_whole
+from kvproof.console import Output, bar
+from kvproof.fuzz.programs import write_whole, writing
+from kvproof.fuzz.verdicts import BROKEN, HELD
+from kvproof.open_cli import picture_file, write_page
+from kvproof.options import FILE, HTML, OUTPUT
 
 if TYPE_CHECKING:
     from kvproof.fuzz.audit import AuditReport
-
-FILE: Final = click.Path(dir_okay=False, path_type=Path)
-OUTPUT: Final = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
 
 @click.command()
@@ -41,19 +41,18 @@ OUTPUT: Final = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 )
 @click.option("--json", "json_file", type=OUTPUT, help="Write the report as JSON; - is stdout.")
 @click.option("--junit", "junit_file", type=FILE, help="Write the report as JUnit XML.")
-@open_cli.HTML
+@HTML
 def audit(file: Path, kind: str, json_file: Path | None, junit_file: Path | None, html_file: Path | None, *, tolerant: bool) -> int:
     """Judge the trace in FILE: which law it breaks, where, and of every other law what the trace can tell.
 
     A recording in several parts is named by its first one. The audit ends at the first broken law.
     """
-    from kvproof.cli import Output
     from kvproof.fuzz.reports.audited import audit_junit, show_audit
     from kvproof.fuzz.reports.figured import figures_line
 
     to_stdout = json_file == Path("-")
     console = Output(stderr=to_stdout)
-    with _progress(file) as on_progress:
+    with _bar(file) as on_progress:
         report = _audited(file, kind, on_progress, tolerant=tolerant)
     show_audit(console, report)
     if report.figures is not None and not report.violations:
@@ -61,13 +60,14 @@ def audit(file: Path, kind: str, json_file: Path | None, junit_file: Path | None
     if json_file is not None:
         _write_json(json_file, report)
     if junit_file is not None:
-        _write(junit_file, audit_junit(report))
+        with writing(junit_file, "--junit"):
+            write_whole(junit_file, audit_junit(report))
     if html_file is not None:
-        open_cli.write_page(html_file, open_cli.picture_file(file, None))
+        write_page(html_file, picture_file(file, None))
     return report.exit_status
 
 
-def _audited(file: Path, kind: str, on_progress: Callable[[int, int], None] | None, *, tolerant: bool) -> AuditReport:
+def _audited(file: Path, kind: str, on_progress: Callable[[int, int], None], *, tolerant: bool) -> AuditReport:
     from kvproof.fuzz import audit as auditing
     from kvproof.fuzz.traces.kv_events import audit_events, is_event_stream
 
@@ -87,14 +87,13 @@ def stats(file: Path, bytes_per_token: int | None, plot: Path | None, json_file:
 
     They are counted up to the first broken law, if there is one.
     """
-    from kvproof.cli import Output
     from kvproof.fuzz import audit as auditing
     from kvproof.fuzz.reports.figured import plot_figures, show_figures
     from kvproof.fuzz.reports.terminal import say
 
     to_stdout = json_file == Path("-")
     console = Output(stderr=to_stdout)
-    with _progress(file) as on_progress:
+    with _bar(file) as on_progress:
         report = auditing.audit(file, tolerant=tolerant, on_progress=on_progress)
     assert report.figures is not None
     show_figures(console, report.figures, bytes_per_token=bytes_per_token)
@@ -127,7 +126,7 @@ def export(file: Path, kind: Literal["perfetto", "itf"], output: Path | None, fi
     write = export_perfetto if kind == "perfetto" else export_itf
     written = write(file, place, first=first, count=count)
     click.echo(f"Wrote {written:,} operations to {place}.")
-    return 0
+    return HELD
 
 
 @click.command()
@@ -144,33 +143,23 @@ def record(file: Path, target: str | None, output: Path | None) -> int:
     program = read_program(file)
     name = program.target if target is None else portable(target)
     place = output or file.with_name(f"{file.name.removesuffix('.json')}.jsonl")
-    try:
-        result = write_run(msgspec.structs.replace(program, target=name), find_target(name), place)
-    except OSError as error:
-        raise BadFile(f"{place} cannot be written ({error.strerror}); name another place with --output.") from error
+    adapter = find_target(name)
+    with writing(place, "--output"):
+        result = write_run(msgspec.structs.replace(program, target=name), adapter, place)
     click.echo(f"Wrote {len(result.trace or ()):,} operations to {place}.")
     if result.fault or result.hang:
         raise AdapterFault(result.fault or f"{result.hang}.")
     if result.violation is not None:
         click.echo(f"{result.violation.law} breaks at operation {result.violation.step}; `kvproof audit {place}` tells why.")
-    return 0 if result.violation is None else 1
-
-
-COMMANDS: Final = (audit, stats, export, record)
-"""What cli.py adds to `kvproof`."""
+    return HELD if result.violation is None else BROKEN
 
 
 @contextmanager
-def _progress(file: Path) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr over the bytes of the trace; nothing where stderr is no terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal or not file.is_file():
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(f"auditing {file.name}", total=max(file.stat().st_size, 1))
-        yield lambda operations, read: bar.update(task, completed=read, description=f"auditing {file.name}, operation {operations:,}")
+def _bar(file: Path) -> Iterator[Callable[[int, int], None]]:
+    """A bar over the bytes of the trace."""
+    size = file.stat().st_size if file.is_file() else 0
+    with bar(f"auditing {file.name}", max(size, 1), BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn()) as move:
+        yield lambda operations, read: move(completed=read, description=f"auditing {file.name}, operation {operations:,}")
 
 
 def _write_json(place: Path, value: object) -> None:
@@ -178,11 +167,5 @@ def _write_json(place: Path, value: object) -> None:
     if place == Path("-"):
         sys.stdout.write(text.decode())
     else:
-        _write(place, text)
-
-
-def _write(place: Path, data: bytes) -> None:
-    try:
-        write_whole(place, data)
-    except OSError as error:
-        raise BadFile(f"{place} cannot be written ({error.strerror}); name a place that can be.") from error
+        with writing(place, "--json"):
+            write_whole(place, text)

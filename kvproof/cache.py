@@ -28,6 +28,7 @@ import msgspec
 import pytest
 
 from kvproof.fuzz import kernels_check
+from kvproof.fuzz.programs import FAILURES, keep_program
 from kvproof.models.laws import BY_NAME, CACHE_LAWS, KERNEL_LAWS, Law
 
 if TYPE_CHECKING:
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 
 BUDGETS: Final = ("quick", "ci", "nightly")
 """The named budgets; `kvproof.fuzz.check.BUDGETS` gives their seconds."""
-
-FAILURES: Final = Path(".kvproof/failures")
-"""Where failure files go, below pytest's root directory."""
 
 DEFAULT_SEED: Final = 0
 """A test suite draws the same programs every time unless it is told otherwise."""
@@ -239,15 +237,11 @@ def _shown(asked: Asked, finding: Finding) -> list[str]:
 def keep(directory: Path, finding: Finding, name: str) -> Path:
     """Write the failure file of `finding` on the target `name`; the file's name is the same for the same program or case."""
     from kvproof.fuzz.kernel_failures import write_failure
-    from kvproof.fuzz.programs import write_program
 
     program = finding.program
     if isinstance(program, str):
         return write_failure(directory, name, finding)
-    digest = hashlib.sha256(msgspec.json.encode((program.target, program.config, program.ops))).hexdigest()[:8]
-    path = directory / f"{finding.law}-{digest}.json"
-    write_program(path, program)
-    return path
+    return keep_program(directory, finding.law, program)
 
 
 def tried(report: Report) -> str:

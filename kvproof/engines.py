@@ -7,9 +7,10 @@ kvproof engines                         what can be judged, and what has been fe
 from __future__ import annotations
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from kvproof.console import Output
+from kvproof.fuzz.verdicts import HELD
 from kvproof.impl.foreign.registry import ENGINES, described, engine_adapter, find_release
 from kvproof.impl.foreign.releases import BadRelease, Release, installed
 from kvproof.impl.foreign.store import MANIFEST, Say, cache_folder, provide, read_manifest
@@ -36,7 +37,7 @@ class Waiting:
     """A line that moves while pip works, where somebody looks."""
 
     def __init__(self) -> None:
-        self._status = Console(stderr=True).status("")
+        self._status = Output(stderr=True).status("")
 
     def __enter__(self) -> Say:
         return self._say
@@ -64,7 +65,7 @@ def fetch(releases: tuple[str, ...]) -> int:
             f"{release.engine.name} {release.version}: {manifest.files} files, {manifest.bytes / MEBIBYTE:.1f} MiB of {manifest.wheel} "
             f"({manifest.wheel_bytes / MEBIBYTE:.0f} MiB), in {folder}"
         )
-    return 0
+    return HELD
 
 
 def _asked(name: str) -> Release:
@@ -85,8 +86,8 @@ def engines() -> int:
             name = engine.name if number == 0 else f"{engine.name}[{variant}]"
             first = number == 0
             table.add_row(name, what.words, f"{engine.oldest} to {engine.newest}" if first else "", ", ".join(here) if first else "")
-    Console(markup=False, highlight=False).print(table)
-    return 0
+    Output().print(table)
+    return HELD
 
 
 def _fetched(name: str) -> list[str]:

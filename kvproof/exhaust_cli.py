@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
 
+from kvproof.console import Output, bar
 from kvproof.fuzz.exhaust.picture import MOST_STATES, svg
 from kvproof.fuzz.exhaust.scope import SCOPES, Scope, sentence
 from kvproof.fuzz.exhaust.search import Search
-from kvproof.fuzz.programs import Program, portable, write_program, write_whole
+from kvproof.fuzz.programs import Program, keep_program, portable, write_whole, writing
 from kvproof.fuzz.reports.wording import counted, operation
+from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.models.laws import BY_NAME
 from kvproof.models.ops import OP_TYPES
-from kvproof.targets import BadTarget, find_target
-
-HELD: Final = 0
-BROKEN: Final = 1
-AT_FAULT: Final = 2
-
-FILE: Final = click.Path(dir_okay=False, path_type=Path)
+from kvproof.options import FAILURE_FILES, FILE
+from kvproof.targets import DEFAULT_TARGET, BadTarget, find_target
 
 
 @click.command(short_help="Try every program of a small scope.")
-@click.argument("target", default="production")
+@click.argument("target", default=DEFAULT_TARGET)
 @click.option(
     "--scope",
     "name",
@@ -53,7 +49,7 @@ FILE: Final = click.Path(dir_okay=False, path_type=Path)
 @click.option("--depth", type=click.IntRange(1, 1000), help="Stop after all programs of this many operations.")
 @click.option("--state", type=FILE, help="Keep the search in this file, and go on with it if it exists.")
 @click.option("--picture", type=FILE, help=f"Draw the state space as SVG, if it has at most {MOST_STATES} states.")
-@click.option("--failures", type=click.Path(file_okay=False, path_type=Path), default=Path(".kvproof/failures"), show_default=True)
+@FAILURE_FILES
 def exhaust(
     target: str,
     name: str,
@@ -79,11 +75,12 @@ def exhaust(
     else:
         search = Search(adapter, where, scope, draw=picture is not None)
     _run(search, seconds, depth)
-    if state is not None:
-        search.save(state)
-    console = Console(markup=False, highlight=False, emoji=False)
+    console = Output()
     for line in report(search, target):
         console.print(line, soft_wrap=True)
+    if state is not None:
+        with writing(state, "--state"):
+            search.save(state)
     if picture is not None:
         _draw(search, target, picture)
     if search.failure is None:
@@ -103,13 +100,11 @@ def _scope(name: str, without: tuple[str, ...], changes: dict[str, Any]) -> Scop
 
 
 def _run(search: Search, seconds: float, depth: int | None) -> None:
-    columns = (TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
+    with bar("", None, TimeElapsedColumn()) as move:
         for progress in search.run(seconds=seconds, depth=depth):
             rate = progress.transitions / progress.seconds if progress.seconds else 0
             told = f"{progress.states:,} states, {progress.waiting:,} wait, depth {progress.depth}, {rate:,.0f} operations/s"
-            bar.update(task, description=told)
+            move(description=told)
 
 
 def report(search: Search, target: str) -> list[str]:
@@ -146,11 +141,12 @@ def _draw(search: Search, target: str, picture: Path) -> None:
     if len(search.states) > MOST_STATES:
         raise click.UsageError(f"{len(search.states):,} states are too many for a picture; draw a scope of at most {MOST_STATES}")
     title = f"{target}: {len(search.states)} states of {sentence(search.scope, search.capabilities)}"
-    write_whole(picture, svg(search, title).encode())
+    drawn = svg(search, title).encode()
+    with writing(picture, "--picture"):
+        write_whole(picture, drawn)
 
 
 def _keep(console: Console, program: Program, failures: Path) -> None:
-    digest = hashlib.sha256(msgspec.json.encode((program.target, program.config, program.ops))).hexdigest()[:8]
-    path = failures / f"{program.violation.law if program.violation else 'fault'}-{digest}.json"
-    write_program(path, program)
+    with writing(failures, "--failures"):
+        path = keep_program(failures, program.violation.law if program.violation else "fault", program)
     console.print(f"See it step by step: kvproof replay {path}", soft_wrap=True)

@@ -22,13 +22,15 @@ import click
 import msgspec
 from rich.console import Console
 
+from kvproof.answer import Answer, known_broken
+from kvproof.console import Output, Unusable
 from kvproof.fuzz import kernels_check
-from kvproof.fuzz.campaigns.faults import BadCluster, BadStore, HarnessBroken
-from kvproof.fuzz.programs import FORMAT, Program, portable, write_program, write_whole
+from kvproof.fuzz.programs import FORMAT, Program, portable, write_program, write_whole, writing
 from kvproof.fuzz.reports import terminal
-from kvproof.fuzz.verdicts import Finding
+from kvproof.fuzz.verdicts import BROKEN, HELD, Finding
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.capabilities import Capabilities
+from kvproof.options import FILE, FOLDER, OP_SECONDS, default_workers
 from kvproof.properties.situations import possible
 from kvproof.targets import find_target
 
@@ -52,14 +54,6 @@ HELP_MODE: Final = (
 
 LOG_SECONDS: Final = 30.0
 """How often a line is written where there is no terminal for a live table."""
-
-
-class BadCampaign(ValueError):
-    """A campaign that cannot be run as asked: one sentence that names the cause and the mend."""
-
-
-REQUEST_ERRORS: Final = (BadCampaign, BadCluster, BadStore, HarnessBroken)
-"""Errors of a campaign whose text is all that a user needs to see."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -102,29 +96,21 @@ class Asked(msgspec.Struct, frozen=True):
     type=click.IntRange(1, 100_000),
     help="Workers. [default: the cores of the machine or cluster, or for kernels the devices]",
 )
-@click.option("--directory", type=click.Path(file_okay=False, path_type=Path), help=f"Where it is kept. [default: one in {CAMPAIGNS}]")
+@click.option("--directory", type=FOLDER, help=f"Where it is kept. [default: one in {CAMPAIGNS}]")
 @click.option(
     "--stop-at-first/--collect", default=None, help="End with the first failure, or collect distinct ones. [default: a gate stops]"
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Of a new campaign. [default: a new one]")
 @click.option("--programs", type=click.IntRange(min=1), help="End after this many programs in all, resumptions included.")
 @click.option("--batch", type=click.IntRange(1, 100_000), help="Programs of one order. [default: as many as take two seconds]")
-@click.option(
-    "--op-seconds",
-    type=click.FloatRange(min=0, min_open=True, max=3600),
-    default=10.0,
-    show_default=True,
-    help="Time limit of one operation.",
-)
+@OP_SECONDS
 @click.option("--ray", metavar="ADDRESS|auto", help="Run the workers on a Ray cluster.")
 @click.option("--redis", metavar="URL", help="Share corpus and failures through a Redis server, as redis://HOST:PORT/0.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report as JSON.")
-@click.option("--junit", "junit_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report as JUnit XML.")
-@click.option("--sarif", "sarif_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as SARIF.")
-@click.option(
-    "--issue", "issue_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the text of an issue, if anything new was found."
-)
-@click.option("--waivers", "waivers_file", type=click.Path(dir_okay=False, path_type=Path), help="Known broken laws.")
+@click.option("--json", "json_file", type=FILE, help="Write the report as JSON.")
+@click.option("--junit", "junit_file", type=FILE, help="Write the report as JUnit XML.")
+@click.option("--sarif", "sarif_file", type=FILE, help="Write the findings as SARIF.")
+@click.option("--issue", "issue_file", type=FILE, help="Write the text of an issue, if anything new was found.")
+@click.option("--waivers", "waivers_file", type=FILE, help="Known broken laws.")
 @click.option("--situations", "whole", is_flag=True, help="List every situation that was never reached.")
 def fuzz(
     *,
@@ -139,7 +125,6 @@ def fuzz(
     **options: Any,  # noqa: ANN401 -- click gives them as Asked takes them
 ) -> int:
     """Search TARGET for as long as asked, on all cores, and keep what was found. The same command goes on where it stopped, however it was stopped."""
-    from kvproof.cli import Answer, Output, default_workers, known_broken
     from kvproof.fuzz.campaigns.outcome import report_of
     from kvproof.fuzz.reports.issue import issue
     from kvproof.fuzz.reports.sarif import sarif
@@ -148,10 +133,10 @@ def fuzz(
     adapter = find_target(asked.target)
     kernels = kernels_check.is_kernels(adapter)
     if kernels and kernels_check.missing():
-        raise BadCampaign(kernels_check.missing())
+        raise Unusable(kernels_check.missing())
     capabilities = None if kernels else read_capabilities(adapter)
     if asked.ray is None:
-        asked = msgspec.structs.replace(asked, workers=asked.workers or _workers(default_workers, kernels=kernels))
+        asked = msgspec.structs.replace(asked, workers=asked.workers or _workers(kernels=kernels))
     waivers = known_broken(waivers_file, asked.target)
     console = Output()
     with _campaign(asked) as identity:
@@ -161,23 +146,18 @@ def fuzz(
         conductor, seconds = _conduct(asked, identity, store, capabilities, frozenset(waivers))
     _tell(console, conductor, asked, capabilities, whole=whole)
     report = report_of(conductor, asked.target, capabilities, seconds)
-    answer = Answer(report, adapter, waivers, asked.directory / "failures", asked.op_seconds)
+    answer = Answer(report, adapter, waivers, asked.directory / "failures", "--directory", asked.op_seconds)
     answer.show(console)
     answer.write(json_file, junit_file)
     if sarif_file is not None:
-        _write(sarif_file, sarif(answer.report, adapter))
+        with writing(sarif_file, "--sarif"):
+            write_whole(sarif_file, sarif(answer.report, adapter))
     fresh = [conductor.findings[key] for key in conductor.new]
     if issue_file is not None and fresh:
         text = issue(fresh, asked.target, adapter, seed=report.seed, programs=conductor.programs_here)
-        _write(issue_file, text.encode())
+        with writing(issue_file, "--issue"):
+            write_whole(issue_file, text.encode())
     return answer.status
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        write_whole(path, data)
-    except OSError as error:
-        raise BadCampaign(f"{path} cannot be written ({error.strerror}); name a place that can be.") from error
 
 
 def _tell(console: Console, conductor: Conductor, asked: Asked, capabilities: Capabilities | None, *, whole: bool) -> None:
@@ -188,11 +168,13 @@ def _tell(console: Console, conductor: Conductor, asked: Asked, capabilities: Ca
     situations = None if capabilities is None else situations_of(conductor.totals.situations, capabilities)
     shown.show_end(console, conductor.progress(), situations, whole=whole)
     if situations is not None:
-        write_whole(asked.directory / "situations.json", msgspec.json.format(msgspec.json.encode(situations), indent=1) + b"\n")
+        place = asked.directory / "situations.json"
+        with writing(place, "--directory"):
+            write_whole(place, msgspec.json.format(msgspec.json.encode(situations), indent=1) + b"\n")
     for finding in conductor.broken().values():
-        place = _keep_death(asked.directory / "failures", finding)
-        if place is not None:
-            terminal.say(console, f"A program that ends its process is in {place}; whatever replays it ends too.", "bold red")
+        death = _keep_death(asked.directory / "failures", finding)
+        if death is not None:
+            terminal.say(console, f"A program that ends its process is in {death}; whatever replays it ends too.", "bold red")
 
 
 def _keep_death(failures: Path, finding: Finding) -> Path | None:
@@ -202,7 +184,8 @@ def _keep_death(failures: Path, finding: Finding) -> Path | None:
     program = finding.program
     if isinstance(program, Program) and ends_its_process(program):
         path = failures / f"death-{hashlib.sha256(msgspec.json.encode(program.ops)).hexdigest()[:8]}.json"
-        write_program(path, msgspec.structs.replace(program, target=portable(program.target)))
+        with writing(path, "--directory"):
+            write_program(path, msgspec.structs.replace(program, target=portable(program.target)))
         return path
     return None
 
@@ -214,33 +197,32 @@ def _default_directory(target: str) -> Path:
     return CAMPAIGNS / re.sub(r"[^A-Za-z0-9_.]+", "-", target).strip("-.")
 
 
-def _workers(cores: Callable[[], int], *, kernels: bool) -> int:
+def _workers(*, kernels: bool) -> int:
     from kvproof.fuzz.campaigns.devices import count_devices
 
-    return max(1, count_devices()) if kernels else cores()
+    return max(1, count_devices()) if kernels else default_workers()
 
 
 @contextlib.contextmanager
 def _campaign(asked: Asked) -> Iterator[Identity]:
     """The campaign of the directory, or a new one; nobody else runs it meanwhile."""
     path = asked.directory / "campaign.json"
-    try:
+    with writing(asked.directory, "--directory"):
         asked.directory.mkdir(parents=True, exist_ok=True)
         lock = (asked.directory / "lock").open("w")
-    except OSError as error:
-        raise BadCampaign(f"{asked.directory} cannot be written ({error.strerror}); name another place with --directory.") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BadCampaign(
+            raise Unusable(
                 f"Another process runs the campaign in {asked.directory}; wait for it, or name another place with --directory."
             ) from None
         if path.exists():
             yield _known(path, asked)
         else:
             identity = Identity(FORMAT, asked.target, secrets.randbelow(2**32) if asked.seed is None else asked.seed)
-            write_whole(path, msgspec.json.encode(identity) + b"\n")
+            with writing(path, "--directory"):
+                write_whole(path, msgspec.json.encode(identity) + b"\n")
             yield identity
 
 
@@ -250,15 +232,13 @@ def _known(path: Path, asked: Asked) -> Identity:
     try:
         identity = msgspec.json.decode(path.read_bytes(), type=Identity)
     except (OSError, msgspec.DecodeError) as error:
-        raise BadCampaign(f"{path} is damaged ({error}); remove its directory to begin again, or {elsewhere}.") from error
+        raise Unusable(f"{path} is damaged ({error}); remove its directory to begin again, or {elsewhere}.") from error
     if identity.kvproof != FORMAT:
-        raise BadCampaign(f"{path} has format version {identity.kvproof}, and this kvproof reads version {FORMAT}; {elsewhere}.")
+        raise Unusable(f"{path} has format version {identity.kvproof}, and this kvproof reads version {FORMAT}; {elsewhere}.")
     if identity.target != asked.target:
-        raise BadCampaign(f"{asked.directory} holds a campaign on {identity.target}, not on {asked.target}; {elsewhere}.")
+        raise Unusable(f"{asked.directory} holds a campaign on {identity.target}, not on {asked.target}; {elsewhere}.")
     if asked.seed is not None and asked.seed != identity.seed:
-        raise BadCampaign(
-            f"{asked.directory} holds a campaign with seed {identity.seed}, not {asked.seed}; leave out --seed, or {elsewhere}."
-        )
+        raise Unusable(f"{asked.directory} holds a campaign with seed {identity.seed}, not {asked.seed}; leave out --seed, or {elsewhere}.")
     return identity
 
 
@@ -325,7 +305,6 @@ def _shown(situations: int) -> Iterator[Callable[[Progress], None]]:
     """A live table on a terminal, elsewhere a line now and then."""
     from rich.live import Live
 
-    from kvproof.cli import Output
     from kvproof.fuzz.reports import campaign as shown
 
     console = Output(stderr=True)
@@ -351,8 +330,8 @@ def _prune(asked: Asked, adapter: type, capabilities: Capabilities | None, store
     from kvproof.fuzz.reports.campaign import show_pruned
 
     if capabilities is None:
-        raise BadCampaign(f"{asked.target} are kernels, whose cases are not kept as a corpus, so there is nothing to prune.")
+        raise Unusable(f"{asked.target} are kernels, whose cases are not kept as a corpus, so there is nothing to prune.")
     search = Search(adapter, asked.target, capabilities, 0, 1, float("inf"), asked.op_seconds, None, frozenset())
     pruned = prune(search, store)
     show_pruned(console, pruned)
-    return 1 if pruned.findings else 0
+    return BROKEN if pruned.findings else HELD

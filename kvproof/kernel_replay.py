@@ -10,10 +10,8 @@ from kvproof.fuzz import kernels_check
 from kvproof.fuzz.kernel_failures import KernelFailure, judge_again
 from kvproof.fuzz.programs import local
 from kvproof.fuzz.reports import terminal, wording
+from kvproof.fuzz.verdicts import BROKEN, HELD
 from kvproof.targets import BadTarget, find_target
-
-HELD = 0
-BROKEN = 1
 
 
 def replay_case(console: Console, file: Path, failure: KernelFailure, target: str | None) -> int:

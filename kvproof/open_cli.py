@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import contextlib
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+import msgspec
+from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
-from kvproof.fuzz.programs import Program, local, portable, write_whole
+from kvproof.console import Output, Unusable, bar, unseen
+from kvproof.files import load, report_in
+from kvproof.fuzz.programs import Program, local, portable, write_whole, writing
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.reports.picture.align import align
 from kvproof.fuzz.reports.picture.document import Document, Picture
@@ -29,28 +32,16 @@ from kvproof.fuzz.reports.picture.sources import film_program, film_report
 from kvproof.fuzz.reports.picture.text import show_picture
 from kvproof.fuzz.reports.picture.traces import trace_document
 from kvproof.fuzz.traces.read import is_trace
+from kvproof.fuzz.verdicts import EXIT_STATUS
+from kvproof.options import FILE
 from kvproof.properties.lockstep import OP_SECONDS
 from kvproof.targets import find_target
 
 HOST: Final = "127.0.0.1"
 """Pages are served to this machine alone: a trace may hold what users wrote."""
 
-STATUS: Final = {"held": 0, "broken": 1, "error": 2}
-
 LEAST_WORTH_A_BAR: Final = 1_000
 """Operations, or bytes of a trace, that are drawn before a bar could be seen."""
-
-PROGRESS_CALLS: Final = 200
-"""How often progress is told: once in that many operations."""
-
-FILE: Final = click.Path(dir_okay=False, path_type=Path)
-
-HTML: Final[Callable[[Any], Any]] = click.option("--html", "html_file", type=FILE, help="Write the picture as an HTML page.")
-"""The option of the commands that judge something."""
-
-
-class Unwritable(ValueError):
-    """A page that cannot be written: one sentence that names the cause and the mend."""
 
 
 @click.command("open")
@@ -89,20 +80,18 @@ def open_picture(
         write_page(html_file, document)
     if not text and html_file is None:
         _serve(document, port, browser=not no_browser)
-    return STATUS[document.verdict]
+    return EXIT_STATUS[document.verdict]
 
 
 def picture_file(file: Path, target: str | None) -> Document:
     """The document of whatever `file` is. Raises what reading it raises, a sentence for the user."""
-    from kvproof import cli
-
     if target is None and is_trace(file):
-        with _progress(file.name, file.stat().st_size) as on_progress:
-            return trace_document(file, on_progress=on_progress)
-    report = cli._report_in(file)
+        with _bar(file.name, file.stat().st_size) as move:
+            return trace_document(file, on_progress=lambda read: move(completed=read))
+    report = report_in(file)
     if report is not None and target is None:
         return film_report(report, find_target(report.target))
-    program, adapter, _ = cli._load(file, target)
+    program, adapter, _ = load(file, target)
     return Document(local(program.target), [_film(program, adapter, file.name)])
 
 
@@ -112,31 +101,25 @@ def picture_of_program(program: Program, adapter: type, name: str) -> Document:
 
 
 def write_page(path: Path, document: Document) -> None:
-    """Write the page, whole or not at all. Raises Unwritable."""
-    try:
+    """Write the page, whole or not at all. Raises BadFile."""
+    with writing(path, "--html"):
         write_whole(path, html(document))
-    except OSError as error:
-        raise Unwritable(f"{path} cannot be written ({error.strerror}); name another place with --html.") from error
     click.echo(f"Wrote {path}: open it in any browser; it needs no network.", err=True)
 
 
 def _film(program: Program, adapter: type, name: str) -> Picture:
     program = program if program.target.startswith("bug:") else _portable(program)
-    with _progress(name, len(program.ops)) as on_progress:
-        return film_program(program, adapter, name=name, op_seconds=OP_SECONDS, on_progress=on_progress)
+    with _bar(name, len(program.ops)) as move:
+        return film_program(program, adapter, name=name, op_seconds=OP_SECONDS, on_progress=lambda done: move(completed=done))
 
 
 def _portable(program: Program) -> Program:
     """The program with a target that can be found from any directory: its source is going to be copied out of the page."""
-    import msgspec
-
     return msgspec.structs.replace(program, target=portable(program.target))
 
 
 def _compared(one: Document, other: Document) -> Document:
     """Both runs on one page; of a report, the first run counts."""
-    from kvproof.cli import Unusable
-
     if not one.pictures or not other.pictures:
         raise Unusable("There is no run to compare: one of the two is a report without a program.")
     a, b = one.pictures[0], other.pictures[0]
@@ -145,8 +128,6 @@ def _compared(one: Document, other: Document) -> Document:
 
 
 def _show_text(document: Document, step: int | None) -> None:
-    from kvproof.cli import Output
-
     console = Output()
     for picture in document.pictures:
         if len(document.pictures) > 1:
@@ -156,27 +137,11 @@ def _show_text(document: Document, step: int | None) -> None:
         terminal.show_case(console, terminal.CaseExhibit(case.law, case.reason, case.case, case.source))
 
 
-@contextlib.contextmanager
-def _progress(name: str, total: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar on stderr, over operations or bytes, that goes away at the end; nothing where stderr is no terminal, or where nothing takes long."""
-    from kvproof.cli import Output
-
-    console = Output(stderr=True)
-    if not console.is_terminal or total < LEAST_WORTH_A_BAR:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(f"drawing {name}", total=total)
-        calls = 0
-
-        def on_progress(done: int) -> None:
-            nonlocal calls
-            calls += 1
-            if calls % PROGRESS_CALLS == 0:
-                bar.update(task, completed=done)
-
-        yield on_progress
+def _bar(name: str, total: int) -> contextlib.AbstractContextManager[Callable[..., None]]:
+    """A bar over operations or bytes; nothing where it would only flash."""
+    if total < LEAST_WORTH_A_BAR:
+        return contextlib.nullcontext(unseen)
+    return bar(f"drawing {name}", total, BarColumn(bar_width=None), TaskProgressColumn(), TimeRemainingColumn())
 
 
 # -- serving -------------------------------------------------------------------------------------------------------------------------------
@@ -184,8 +149,6 @@ def _progress(name: str, total: int) -> Iterator[Callable[[int], None] | None]:
 
 def _serve(document: Document, port: int, *, browser: bool) -> None:
     """Serve the page until it is interrupted."""
-    from kvproof.cli import Unusable
-
     try:
         server = ThreadingHTTPServer((HOST, port), handler_of(html(document)))
     except OSError as error:

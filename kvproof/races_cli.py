@@ -17,22 +17,20 @@ from typing import Final, get_args
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 from rich.table import Table
 
+from kvproof.console import Output, bar
 from kvproof.fuzz.races.bugs import RACES
 from kvproof.fuzz.races.draw import story
 from kvproof.fuzz.races.explore import Mode, Outcome
 from kvproof.fuzz.races.scenarios import Scenario, catalogue, random_scenario
 from kvproof.fuzz.reports.wording import counted, joined
+from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.capabilities import Capabilities
-from kvproof.targets import BadTarget, find_target
-
-HELD: Final = 0
-BROKEN: Final = 1
-AT_FAULT: Final = 2
+from kvproof.targets import DEFAULT_TARGET, BadTarget, find_target
 
 RACE_PREFIX: Final = "race-bug:"
 
@@ -73,7 +71,7 @@ def find_racing_target(name: str) -> type:
 
 
 @click.command(short_help="Call a cache from several threads at once.")
-@click.argument("target", default="production")
+@click.argument("target", default=DEFAULT_TARGET)
 @click.option(
     "--mode",
     type=click.Choice(["both", *get_args(Mode)]),
@@ -105,7 +103,7 @@ def race(target: str, mode: str, seconds: float, names: tuple[str, ...], drawn: 
         )
     each = seconds / len(scenarios) / len(modes)
     work = [Work(target, chosen, each, seed, scenarios) for chosen in modes]
-    console = Console(markup=False, highlight=False, emoji=False)
+    console = Output()
     outcomes = _run(work, sum(len(item.scenarios) for item in work))
     _show(console, target, outcomes)
     return max(_status(outcome) for outcome in outcomes)
@@ -122,12 +120,11 @@ def _chosen(adapter: type, capabilities: Capabilities, names: tuple[str, ...], d
 
 def _run(work: list[Work], total: int) -> list[Outcome]:
     outcomes = []
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("scenarios", total=total)
+    with bar("scenarios", total, BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as move:
         for item in work:
             for outcome in outcomes_of(item):
                 outcomes.append(outcome)
-                bar.advance(task)
+                move(advance=1)
     return outcomes
 
 

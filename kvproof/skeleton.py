@@ -6,11 +6,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from kvproof.fuzz.programs import writing
+
 TEMPLATE: Final = "adapter_template.py"
 
 
 class BadPlace(ValueError):
-    """The file is there already, or cannot be made: one sentence that names the cause and the mend."""
+    """The file is there already, or could not be checked: one sentence that names the cause and the mend."""
 
 
 def skeleton() -> str:
@@ -19,14 +21,12 @@ def skeleton() -> str:
 
 
 def write_skeleton(path: Path) -> None:
-    """Write the adapter to start from. Raises BadPlace rather than overwrite anything."""
+    """Write the adapter to start from. Raises BadPlace rather than overwrite anything, and BadFile where it cannot be written."""
     if path.suffix != ".py":
         raise BadPlace(f"{path} does not end in .py, so it could not be checked; name a Python file.")
-    try:
+    if path.exists():
+        raise BadPlace(f"{path} is there already and stays as it is; name a file that does not exist.")
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
             file.write(skeleton())
-    except FileExistsError as error:
-        raise BadPlace(f"{path} is there already and stays as it is; name a file that does not exist.") from error
-    except OSError as error:
-        raise BadPlace(f"{path} cannot be written: {error.strerror}.") from error

@@ -13,14 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kvproof.fuzz.programs import write_whole
+from kvproof.console import Output, bar
+from kvproof.fuzz.programs import write_whole, writing
+from kvproof.fuzz.verdicts import BROKEN, HELD
 from kvproof.fuzz.zoo.case import Case, Outcome
 from kvproof.fuzz.zoo.cases import CASES, UNREACHED
 from kvproof.fuzz.zoo.keeper import SEARCH_SECONDS, judge_all
+from kvproof.options import FILE
 
 LOG_COLUMNS = 180
 """Width of the table where it goes to a file or a log."""
@@ -34,24 +36,23 @@ COLUMNS = ("bug", "what goes wrong", "law", "faulty", "fixed", "found by", "oper
 @click.option(
     "--seconds", type=click.FloatRange(min=1), default=SEARCH_SECONDS, show_default=True, help="How long a faulty release is searched."
 )
-@click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write the page of the documentation.")
+@click.option("--markdown", type=FILE, help="Write the page of the documentation.")
 def zoo(names: tuple[str, ...], *, small: bool, seconds: float, markdown: Path | None) -> int:
     """Judge released caches with known bugs: the faulty release has to be caught by a fitting law, the fixed one has to pass the same run.
 
     NAMES are cases (B16, ...); without any, all are judged. Releases are fetched where they are not in the cache folder yet.
     """
-    console = Console(stderr=True)
-    with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True) as bar:
-        cases = _chosen(names, small=small)
-        task = bar.add_task("", total=len(cases))
-        outcomes = []
-        for outcome in judge_all(cases, seconds=seconds, tell=lambda what: bar.update(task, description=what)):
+    cases = _chosen(names, small=small)
+    outcomes = []
+    with bar("", len(cases), BarColumn(), TimeElapsedColumn()) as move:
+        for outcome in judge_all(cases, seconds=seconds, tell=lambda what: move(description=what)):
             outcomes.append(outcome)
-            bar.advance(task)
+            move(advance=1)
     _show(outcomes)
     if markdown is not None:
-        write_whole(markdown, page(outcomes).encode())
-    return 1 if any(outcome.trouble for outcome in outcomes) else 0
+        with writing(markdown, "--markdown"):
+            write_whole(markdown, page(outcomes).encode())
+    return BROKEN if any(outcome.trouble for outcome in outcomes) else HELD
 
 
 def _chosen(names: Sequence[str], *, small: bool) -> list[Case]:
@@ -68,9 +69,7 @@ def _show(outcomes: Sequence[Outcome]) -> None:
     table = Table(*COLUMNS, box=None, pad_edge=False)
     for outcome in outcomes:
         table.add_row(*_row(outcome))
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = LOG_COLUMNS
+    console = Output(log_columns=LOG_COLUMNS)
     console.print(table)
     for outcome in outcomes:
         if outcome.trouble:

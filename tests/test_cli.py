@@ -594,6 +594,20 @@ def test_an_error_of_kvproof_itself_is_not_a_broken_law(kvproof, monkeypatch):
     assert err.endswith("please report this with the lines above.\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [("engines", 0), ("exhaust production --depth 1", 0), ("race production --mode random --scenario release-twice --seconds 1", 0)],
+)
+def test_the_exit_status_stays_where_nobody_reads(place, arguments, status):
+    command = (
+        f"{sys.executable} -c 'import sys; from kvproof.cli import main; sys.exit(main())' {arguments} | true; echo ${{PIPESTATUS[0]}}"
+    )
+
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+
+    assert (ran.stdout, ran.stderr) == (f"{status}\n", "")
+
+
 def test_a_reader_that_goes_away(place):
     command = f"{sys.executable} -c 'import sys; from kvproof.cli import main; sys.exit(main())' laws --markdown | head -c 10"
 

@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 
 import msgspec
 
-from kvproof.fuzz.programs import BadFile
+from kvproof.fuzz.programs import BadFile, writing
 from kvproof.fuzz.reports import wording
 from kvproof.fuzz.traces.read import Reader, Step, Trouble, read_trace
 from kvproof.models.observed import Observed
@@ -30,7 +30,7 @@ ENGINE_TRACK: Final = 0
 
 @contextmanager
 def _whole(place: Path) -> Iterator[IO[bytes]]:
-    try:
+    with writing(place, "--output"):
         with tempfile.NamedTemporaryFile(dir=place.parent, prefix=f".{place.name}.", delete=False) as file:
             work = Path(file.name)
             try:
@@ -40,8 +40,6 @@ def _whole(place: Path) -> Iterator[IO[bytes]]:
                 raise
         work.chmod(0o644)
         work.replace(place)
-    except OSError as error:
-        raise BadFile(f"{place} cannot be written ({error.strerror}); name a place that can be.") from error
 
 
 def _steps(path: Path, first: int, count: int | None) -> Iterator[Step]:

@@ -1,0 +1,83 @@
+"""Every command that writes a file says in one sentence where it cannot, and ends with status 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import kvproof
+from kvproof import zoo
+from kvproof.cli import main
+from kvproof.fuzz.programs import PoolConfig, Program, write_program
+from kvproof.impl.production.adapter import SynchronousAdapter
+from kvproof.models.ops import Admit, Extend
+
+PLACE = "taken/out"
+"""A place below a file."""
+
+EXHAUST = ("exhaust", "production-sync", "--scope", "tiny", "--depth", "1")
+CHECK = ("check", "production-sync", "--programs", "20", "-n", "1", "--seed", "1")
+FUZZ = ("fuzz", "production-sync", "--programs", "5", "--batch", "5", "--seed", "1", "-n", "1")
+
+COMMANDS = [
+    (*EXHAUST, "--state", PLACE),
+    (*EXHAUST, "--picture", PLACE),
+    ("exhaust", "bug:canary", "--scope", "small", "--failures", PLACE),
+    ("zoo", "--markdown", PLACE),
+    (*CHECK, "--json", PLACE),
+    (*CHECK, "--junit", PLACE),
+    (*CHECK, "--html", PLACE),
+    (*FUZZ, "--directory", PLACE),
+    (*FUZZ, "--json", PLACE),
+    (*FUZZ, "--sarif", PLACE),
+    ("replay", "program.json", "--html", PLACE),
+    ("open", "program.json", "--html", PLACE),
+    ("record", "program.json", "--output", PLACE),
+    ("audit", "trace.jsonl", "--json", PLACE),
+    ("audit", "trace.jsonl", "--junit", PLACE),
+    ("audit", "trace.jsonl", "--html", PLACE),
+    ("stats", "trace.jsonl", "--json", PLACE),
+    ("export", "trace.jsonl", "--output", PLACE),
+]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(zoo, "judge_all", lambda *_, **__: iter(()))
+    Path("taken").write_text("")
+    write_program(Path("program.json"), Program(1, "production-sync", PoolConfig(4, 2), (Admit(0, (1, 2)), Extend(0, 2))))
+    with kvproof.record(SynchronousAdapter(num_blocks=4, block_size=2), Path("trace.jsonl"), num_blocks=4, block_size=2) as cache:
+        cache.admit(0, (1, 2))
+        cache.release(0, "finish")
+
+
+def complaints(capsys):
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("kvproof: ")]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: f"{arguments[0]} {arguments[-2]}")
+def test_an_output_that_cannot_be_written_is_one_sentence(arguments, capsys):
+    assert main(arguments) == 2
+    [told] = complaints(capsys)
+    assert told.startswith(f"kvproof: {PLACE}")
+    assert "cannot be written (" in told
+    assert told.endswith(f"; name another place with {arguments[-2]}.")
+
+
+def test_what_was_exhausted_is_told_before_its_file_fails(capsys):
+    assert main([*EXHAUST, "--state", PLACE]) == 2
+    assert "every such program of up to 1 operation was tried" in capsys.readouterr().out
+
+
+def test_an_adapter_that_cannot_be_written_is_one_sentence(capsys):
+    assert main(["new", "taken/adapter.py"]) == 2
+    assert complaints(capsys) == ["kvproof: taken/adapter.py cannot be written (File exists); name a place that can be."]
+
+
+def test_the_situations_of_a_campaign_that_cannot_be_written_are_one_sentence(tmp_path, capsys):
+    (tmp_path / "books/situations.json/taken").mkdir(parents=True)
+    assert main([*FUZZ, "--directory", "books"]) == 2
+    [told] = complaints(capsys)
+    assert told.startswith("kvproof: books/situations.json cannot be written (")
