@@ -93,8 +93,8 @@ def page(outcomes: Sequence[Outcome]) -> str:
     lines = [
         "# The zoo",
         "",
-        "Releases of real caches with known bugs. Each faulty release is caught by a law that fits, and the first release without the bug passes the same run:",
-        "the same random programs and the shortest program that broke the other one. `kvproof zoo` runs it all again; releases are fetched where they are not here yet.",
+        "Releases of real caches with known bugs. Each faulty release breaks a law that fits, or dies with the error that the table names; a release without the bug, where there is one, breaks none of",
+        "these laws in the same run: the same random programs and the shortest program that broke the other one. `kvproof zoo` runs it all again; releases are fetched where they are not here yet.",
         "",
         f"{caught} of {len(outcomes)} cases did what they have to, {generic} of them from random programs that know nothing of the bug. Written by",
         f"`kvproof zoo --markdown docs/zoo.md` on Python {platform.python_version()}, one core; the seconds are those of the search and of shrinking.",
