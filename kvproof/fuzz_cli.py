@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import re
 import secrets
 import time
@@ -25,7 +24,7 @@ from rich.console import Console
 from kvproof.answer import Answer, known_broken
 from kvproof.console import Output, Unusable
 from kvproof.fuzz import kernels_check
-from kvproof.fuzz.programs import FORMAT, Program, portable, write_program, write_whole, writing
+from kvproof.fuzz.programs import FORMAT, Program, keep_program, portable, write_whole, writing
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.verdicts import BROKEN, HELD, Finding
 from kvproof.impl.checker import read_capabilities
@@ -183,10 +182,8 @@ def _keep_death(failures: Path, finding: Finding) -> Path | None:
 
     program = finding.program
     if isinstance(program, Program) and ends_its_process(program):
-        path = failures / f"death-{hashlib.sha256(msgspec.json.encode(program.ops)).hexdigest()[:8]}.json"
-        with writing(path, "--directory"):
-            write_program(path, msgspec.structs.replace(program, target=portable(program.target)))
-        return path
+        with writing(failures, "--directory"):
+            return keep_program(failures, "death", msgspec.structs.replace(program, target=portable(program.target)))
     return None
 
 

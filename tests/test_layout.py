@@ -102,6 +102,12 @@ def test_nothing_but_users_imports_the_face():
     assert wrong == []
 
 
+def test_no_command_imports_the_command_line():
+    """It declares and registers them, so that there is no circle."""
+    wrong = [told(path, *found) for path in sources("kvproof") for found in imports(path) if found[1].startswith("kvproof.cli")]
+    assert wrong == []
+
+
 def test_no_part_needs_an_engine():
     """But those that judge one."""
     wrong = [

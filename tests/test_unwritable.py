@@ -9,7 +9,10 @@ import pytest
 import kvproof
 from kvproof import zoo
 from kvproof.cli import main
-from kvproof.fuzz.programs import PoolConfig, Program, write_program
+from kvproof.fuzz.campaigns import apart
+from kvproof.fuzz.programs import BadFile, PoolConfig, Program, write_program
+from kvproof.fuzz.verdicts import Finding
+from kvproof.fuzz_cli import _keep_death
 from kvproof.impl.production.adapter import SynchronousAdapter
 from kvproof.models.ops import Admit, Extend
 
@@ -81,3 +84,10 @@ def test_the_situations_of_a_campaign_that_cannot_be_written_are_one_sentence(tm
     assert main([*FUZZ, "--directory", "books"]) == 2
     [told] = complaints(capsys)
     assert told.startswith("kvproof: books/situations.json cannot be written (")
+
+
+def test_a_program_that_ends_its_process_and_cannot_be_kept_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(apart, "ends_its_process", lambda program: True)
+    program = Program(1, "production-sync", PoolConfig(4, 2), (Admit(0, (1, 2)),), fault="it ended its process")
+    with pytest.raises(BadFile, match=r"taken cannot be written \(.*\); name another place with --directory\.$"):
+        _keep_death(Path("taken"), Finding("", program.fault, program, 1))
