@@ -92,7 +92,8 @@ def shrink(
 
     program, adapter, _ = load(file, target)
     console = Output()
-    violation = shrinking.first_violation(program, adapter) or program.violation
+    known = program.violation if len(program.ops) > shrinking.LONG_OPERATIONS else None  # each run of a long program counts
+    violation = known or shrinking.first_violation(program, adapter) or program.violation
     steady = shrinking.steadiness(program, adapter, violation.law) if violation else None
     if violation is None or steady is None or not steady.failures:
         return _tell_replay(console, program, run_again(program, adapter))

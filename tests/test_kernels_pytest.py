@@ -34,7 +34,7 @@ def test_each_law_of_kernels_is_an_item(project):
     project.makepyfile(test_it="from kvproof import kernel_tests\nfrom own import Right\n\nTestRight = kernel_tests(Right)\n")
     result = project.runpytest("-v", "-rs", "--kv-budget=0.1")
 
-    assert result.parseoutcomes() == {"passed": 7, "skipped": len(KERNEL_LAWS) - 7}
+    result.assert_outcomes(passed=7, skipped=len(KERNEL_LAWS) - 7)
     result.stdout.fnmatch_lines_random(
         [
             "test_it.py::TestRight::test_law?garbage-independent? PASSED*",
@@ -58,7 +58,7 @@ def test_a_broken_law_of_kernels_fails_with_its_case(project):
 def test_kernels_are_named_on_the_command_line(project):
     result = project.runpytest("--kv-target=own.py:Right", "--kv-budget=0.1", "-k", "padding-inert or rename-invariant")
 
-    assert result.parseoutcomes() == {"passed": 2, "deselected": len(KERNEL_LAWS) - 2}
+    result.assert_outcomes(passed=2, deselected=len(KERNEL_LAWS) - 2)
 
 
 def test_a_class_that_is_no_kernels_is_refused_early():

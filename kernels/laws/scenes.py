@@ -326,8 +326,10 @@ def watch(scene: Scene, memory: Memory) -> None:
 
 def watch_copies(scene: Scene, memory: Memory, arguments: Iterable[object]) -> None:
     """Adapters may hand their kernels another form of the block table: converted, wider, or as one list of blocks or slots for the batch.
-    An integer tensor with the values of one is taken for it.
+    An integer tensor with the values of one is taken for it. Stores and copies are given no table, so there a likeness is chance.
     """
+    if scene.case.operation != "attend":
+        return
     for tensor in arguments:
         if isinstance(tensor, torch.Tensor) and tensor.dtype in (torch.int32, torch.int64) and tensor.numel():
             held = memory.adopt(tensor)

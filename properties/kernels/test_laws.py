@@ -19,6 +19,10 @@ from .faults import FAULTS, build
 from .grouped import Grouped
 
 
+def test_pairs_of_blocks_that_look_like_a_block_table_are_none() -> None:
+    assert judge_case(PlainTriton, Case("copy", block_size=1, lens=(1, 1))) == {}
+
+
 def test_the_plain_triton_kernels_keep_every_law() -> None:
     report = check_kernels(PlainTriton, budget_seconds=15)
     assert report.verdict == "held", str(report)
