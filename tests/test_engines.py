@@ -21,6 +21,9 @@ from kvproof.impl.foreign.registry import find_release
 from kvproof.impl.foreign.releases import BadRelease
 from kvproof.impl.foreign.store import provide
 
+for _needed in ("numpy", "xxhash"):
+    pytest.importorskip(_needed, reason=f"{_needed}, which some engines need, is not installed; pip install 'kvproof[engines]'")
+
 SMALL = {
     "nano-vllm-fork[full]==20260210": {"hit-leaves-last-token"},
     "nano-vllm-npu[full]==0.0.2": {"hit-leaves-last-token"},
