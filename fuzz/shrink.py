@@ -37,8 +37,6 @@ STEADY_RUNS: Final = 10
 LONG_OPERATIONS: Final = 2000
 """A program of more operations is run only once for that: a run takes a second for each ten thousand or so."""
 
-STEADY_RUNS_OF_LONG: Final = 1
-
 TICK_SECONDS: Final = 0.25
 """How often a parallel shrink reports the time."""
 
@@ -174,7 +172,7 @@ class Steadiness(msgspec.Struct, frozen=True):
 
 def steadiness(program: Program, target: type, law: str, *, op_seconds: float = OP_SECONDS) -> Steadiness:
     """Run `program` several times, and count how often it breaks `law`. A long program is run less often."""
-    runs = STEADY_RUNS if len(program.ops) <= LONG_OPERATIONS else STEADY_RUNS_OF_LONG
+    runs = STEADY_RUNS if len(program.ops) <= LONG_OPERATIONS else 1
     pool = program.config
     results = (run(program.ops, target, num_blocks=pool.num_blocks, block_size=pool.block_size, op_seconds=op_seconds) for _ in range(runs))
     return Steadiness(sum(breaks(result, law) for result in results), runs)

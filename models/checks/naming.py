@@ -23,7 +23,7 @@ class Broken(Exception):
 
 
 FORGOTTEN_BREAKS = {"evicted": "eviction-forgets", "reset": "reset-forgets"}
-
+"""The law that a hit on a block breaks that was made unmatchable, by how it was."""
 
 LOST_BREAKS = {
     "reused": "eviction-forgets",
