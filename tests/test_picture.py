@@ -509,11 +509,11 @@ def test_the_page_is_served_to_this_machine_alone():
 
 
 def test_open_serves_until_it_is_interrupted(failure):
-    """The exit status is that of the picture."""
+    """The exit status is that of the picture. A shell that starts the tests in the background makes its children deaf to SIGINT, so the child listens anew."""
     command = [
         sys.executable,
         "-c",
-        "import sys; from kvproof.cli import main; sys.exit(main(sys.argv[1:]))",
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from kvproof.cli import main; sys.exit(main(sys.argv[1:]))",
         "open",
         str(failure),
         "--no-browser",
@@ -524,7 +524,10 @@ def test_open_serves_until_it_is_interrupted(failure):
         with urllib.request.urlopen(address) as answer:
             assert data_of(answer.read())["pictures"][0]["accusation"]["law"] == "copy-before-write"
         served.send_signal(signal.SIGINT)
-        assert served.wait(timeout=30) == 1
+        try:
+            assert served.wait(timeout=30) == 1
+        finally:
+            served.kill()
         assert served.stderr.read() == ""
 
 
