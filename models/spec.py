@@ -484,6 +484,7 @@ class Spec:
                 if slot is not None:
                     writes.append((slot, content))
         self.memory.run(Work(writes=tuple(writes)), launched=True)
+        self.memory.proven.difference_update(*self.tables(sequence))  # nobody knows whether they were shared, or taken and filled anew
         sequence.saved = ()
         sequence.asked = sequence.computed
         self._use(sequence)

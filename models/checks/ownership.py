@@ -86,7 +86,8 @@ def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: in
             spec.exercised["fenced-reuse"] += bool(spec.awaited)
     if "lru" not in spec.capabilities.policy:
         return
-    if (spec.seen.was_cached(block) or block in spec.memory.proven) and not spec.seen.was_held(block):
+    shown = spec.seen.books.cached is not None
+    if (spec.seen.was_cached(block) if shown else block in spec.memory.proven) and not spec.seen.was_held(block):
         spec.evicted.append(spec.recency.evicted(block, spec.step))
 
 
