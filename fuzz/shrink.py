@@ -16,10 +16,11 @@ from typing import Final
 
 import msgspec
 
+from kvproof.fuzz.leaps import LEAP_OPERATIONS, in_smaller_pools, restarts
 from kvproof.fuzz.processes import process_context
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.shake import shaken
-from kvproof.fuzz.simpler import PASSES, Candidate, Pass, Size
+from kvproof.fuzz.simpler import PASSES, Candidate, Pass, Size, recent
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.spec import Violation
@@ -75,6 +76,7 @@ class Shrinker:
         """The simplest candidate found. `self.result` is what it gave; None if not even `start` fails as wanted."""
         if not self._try(start):
             return start
+        self._leap()
         simpler = True
         while simpler and not self._late():
             self._take_away()
@@ -85,15 +87,40 @@ class Shrinker:
     def _late(self) -> bool:
         return time.monotonic() >= self.deadline
 
+    def _leap(self) -> None:
+        """While the program is long: the passes that shorten it at a stroke."""
+        leaps = (recent, in_smaller_pools, lambda best, capabilities: restarts(best, self.target, capabilities))
+        before: Size | None = None
+        while self.best is not None and before != self.best.size and len(self.best.ops) > LEAP_OPERATIONS and not self._late():
+            before = self.best.size
+            for propose in leaps:
+                self._pass(propose)
+
     def _take_away(self) -> None:
         """All passes, until none of them finds anything."""
         before: Size | None = None
         while self.best is not None and before != self.best.size and not self._late():
             before = self.best.size
+            self._pass(recent)
+            self._cut()
             for propose in PASSES:
                 if self._late():
                     return
                 self._pass(propose)
+
+    def _cut(self) -> None:
+        """Leave out runs of operations, long runs first, late ones first. After a success the next run is tried, not all of them again."""
+        assert self.best is not None
+        run_length = len(self.best.ops) // 2
+        while run_length >= 1:
+            start = len(self.best.ops) - run_length
+            while start >= 0 and not self._late():
+                ops = self.best.ops
+                if self._try(Candidate(self.best.config, ops[:start] + ops[start + run_length :])):
+                    start = min(start, len(self.best.ops) - run_length)
+                else:
+                    start -= max(1, run_length // 2)
+            run_length //= 2
 
     def _walk(self) -> bool:
         """Walk over programs that are no longer and fail in the same way; True as soon as one is simpler."""

@@ -71,6 +71,8 @@ class Lockstep:
         self.last_seen = Seen()
         self.last_outcome: Outcome = None
         """What the last operation answered."""
+        self.at_end = False
+        """Whether the next operation is the last one of its program: events are taken after it in any pool."""
         self._matchable: frozenset[int] | None = frozenset() if self.capabilities.events else None
 
     def do(self, op: Op) -> bool:
@@ -156,7 +158,7 @@ class Lockstep:
 
     def _replay_events(self) -> frozenset[int] | None:
         """The matchable set by the events, taken after every operation or, in half of the pools, now and then: engines take them once a step."""
-        if self._matchable is None or (self.num_blocks % 2 == 0 and len(self.ops) % EVENTS_EVERY):
+        if self._matchable is None or (self.num_blocks % 2 == 0 and len(self.ops) % EVENTS_EVERY and not self.at_end):
             return None
         events = self.cache.events()
         if events:
@@ -204,7 +206,9 @@ def run(
     try:
         with time_limit(op_seconds):
             lockstep = Lockstep(target, num_blocks=num_blocks, block_size=block_size, capabilities=capabilities, keep_trace=keep_trace)
-            for op in ops:
+            last = len(ops) - 1
+            for i, op in enumerate(ops):
+                lockstep.at_end = i == last
                 lockstep.do(op)
     except LawBroken as broken:
         return outcome_of(lockstep, violation=broken.violation)
