@@ -10,6 +10,7 @@ Two leaps keep what matters:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice, zip_longest
 from typing import Final
 
 from kvproof.fuzz.edits import scaled
@@ -23,13 +24,33 @@ from kvproof.models.state import Pass, Sequence
 from kvproof.properties.lockstep import LawBroken, Lockstep
 
 LEAP_OPERATIONS: Final = 40
-"""Programs of more operations are worth a leap."""
+LEAP_BLOCKS: Final = 16
+"""Programs of more operations, or on pools of more blocks, are worth a leap."""
 
 SMALL_POOLS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Blocks of the pools that a leap tries."""
 
+MOST_OPERATIONS: Final = 4000
+"""A program of more is not tried on every small pool: each run would take seconds."""
+
+HEAD_START: Final = 50
+"""So many small pools are tried before the first restart."""
+
 REMEMBERED: Final = (0, 4, 16)
 """How many of the sequences that went last a restart brings back and lets go again: what they left may still be matchable."""
+
+
+def worth_a_leap(program: Candidate) -> bool:
+    """Whether `program` is too long, or runs on too large a pool, to be cut little by little."""
+    return len(program.ops) > LEAP_OPERATIONS or program.config.num_blocks > LEAP_BLOCKS
+
+
+def leaps(best: Candidate, target: type, capabilities: Capabilities) -> Iterator[Candidate]:
+    """The candidates of both leaps in turns, since which one takes long depends on the program. A restart needs a whole run first, so it begins later."""
+    small = in_smaller_pools(best, capabilities)
+    yield from islice(small, HEAD_START)
+    for pair in zip_longest(small, restarts(best, target, capabilities)):
+        yield from (candidate for candidate in pair if candidate is not None)
 
 
 def in_smaller_pools(best: Candidate, capabilities: Capabilities) -> Iterator[Candidate]:
@@ -37,6 +58,8 @@ def in_smaller_pools(best: Candidate, capabilities: Capabilities) -> Iterator[Ca
     size = best.config.block_size
     sizes = [size, *sorted(other for other in set(capabilities.block_sizes) if other < size)]
     for fewer in recent(best, capabilities):
+        if len(fewer.ops) > MOST_OPERATIONS:
+            return
         for blocks in SMALL_POOLS:
             if blocks < best.config.num_blocks:
                 for other in sizes:

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from kvproof.fuzz.leaps import LEAP_OPERATIONS, in_smaller_pools, restarts
+from kvproof.fuzz.leaps import leaps, worth_a_leap
 from kvproof.fuzz.processes import process_context
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.shake import shaken
@@ -88,13 +88,12 @@ class Shrinker:
         return time.monotonic() >= self.deadline
 
     def _leap(self) -> None:
-        """While the program is long: the passes that shorten it at a stroke."""
-        leaps = (recent, in_smaller_pools, lambda best, capabilities: restarts(best, self.target, capabilities))
+        """While the program is long, or its pool large: the passes that shorten it at a stroke."""
         before: Size | None = None
-        while self.best is not None and before != self.best.size and len(self.best.ops) > LEAP_OPERATIONS and not self._late():
+        while self.best is not None and before != self.best.size and worth_a_leap(self.best) and not self._late():
             before = self.best.size
-            for propose in leaps:
-                self._pass(propose)
+            self._pass(recent)
+            self._pass(lambda best, capabilities: leaps(best, self.target, capabilities))
 
     def _take_away(self) -> None:
         """All passes, until none of them finds anything."""
