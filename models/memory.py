@@ -49,6 +49,7 @@ class GhostMemory:
     def __init__(self, num_blocks: int, stride: int) -> None:
         self.stride = stride
         self.slots = [EMPTY] * (num_blocks * stride)
+        self._nothing = [EMPTY] * stride
         self.drafts: set[int] = set()
         """Slots whose content is a draft that was not accepted yet."""
         self.forgotten: dict[int, How] = {}
@@ -146,14 +147,16 @@ class GhostMemory:
         """Nothing in `block` is content any more, whatever becomes of the queue: it was handed out, and a new generation of it begins."""
         first = block * self.stride
         self._empty(block, how)
-        self._launched[first : first + self.stride] = [EMPTY] * self.stride
-        self.forgotten.pop(block, None)
+        self._launched[first : first + self.stride] = self._nothing
+        if self.forgotten:
+            self.forgotten.pop(block, None)
         self.proven.discard(block)
         self.generations[block] += 1
 
     def _empty(self, block: int, how: How) -> None:
         first = block * self.stride
-        self._put([(slot, EMPTY) for slot, content in enumerate(self._block(block), first) if content], how)
+        if self._block(block) != self._nothing:
+            self._put([(slot, EMPTY) for slot, content in enumerate(self._block(block), first) if content], how)
 
     def forget(self, block: int, how: How) -> None:
         """What `block` holds is no longer matchable, until a holder publishes it again or the block is handed out.

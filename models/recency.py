@@ -34,7 +34,9 @@ class Recency:
 
     def use(self, blocks: Iterable[int], step: int) -> None:
         """Every notion of recency takes `step` for a use of `blocks`."""
-        self.used_at.update(dict.fromkeys(blocks, step))
+        at = dict.fromkeys(blocks, step)
+        self.seen_at.update(at)
+        self.used_at.update(at)
 
     def settle(self, blocks: Iterable[int], step: int) -> None:
         """From `step` on, `blocks` could be evicted at the earliest; some notion takes that for a use."""

@@ -680,9 +680,7 @@ class Spec:
         if self.lru:
             self._seen_elsewhere(sequence)
             held = listed_blocks(self.tables(sequence))
-            self.recency.see(held, self.step)
-            if certainly:
-                self.recency.use(held, self.step)
+            (self.recency.use if certainly else self.recency.see)(held, self.step)
 
     def _publish_again(self, sequence: Sequence) -> None:
         """What was made unmatchable may be matchable again where `sequence` holds it, or held it until now."""

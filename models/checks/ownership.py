@@ -59,26 +59,25 @@ def _may_share(spec: Spec, block: int, one: tuple[int, int, int], two: tuple[int
 
 def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: int) -> None:
     """A block that is handed out belongs to nobody and no device work still touches it."""
-    others = [other for other, _, _ in spec.owners[block] if other != sequence.seq]
-    place = f"at index {index} of its table{in_group(spec, group)}"
+    holders = spec.owners[block]
+    others = [other for other, _, _ in holders if other != sequence.seq] if len(holders) > 1 else ()
     if others:
-        raise Broken(
-            "no-aliasing", f"block {block} still belongs to sequence {others[0]}, yet sequence {sequence.seq} was given it {place}"
-        )
+        given = _given(spec, sequence, group, index)
+        raise Broken("no-aliasing", f"block {block} still belongs to sequence {others[0]}, yet {given}")
     for step in spec.steps:
         for out in step:
             if block in out.blocks:
                 raise Broken(
                     "fenced-reuse",
                     f"block {block} is still read or written by the pass of sequence {out.seq} in a step that has not ended, "
-                    f"yet sequence {sequence.seq} was given it {place}",
+                    f"yet {_given(spec, sequence, group, index)}",
                 )
     if spec.capabilities.steps:
         for out in spec.passes:
             if block in out.copied and not out.launched and out.seq != sequence.seq:
                 raise Broken(
                     "copy-batch-sound",
-                    f"block {block} takes part in a copy for sequence {out.seq} that has not run yet, yet sequence {sequence.seq} was given it {place}",
+                    f"block {block} takes part in a copy for sequence {out.seq} that has not run yet, yet {_given(spec, sequence, group, index)}",
                 )
         if spec.steps and spec.awaited:
             spec.exercised["fenced-reuse"] += 1
@@ -86,6 +85,10 @@ def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: in
         return
     if (spec.seen.was_cached(block) or block in spec.memory.proven) and not spec.seen.was_held(block):
         spec.evicted.append(spec.recency.evicted(block, spec.step))
+
+
+def _given(spec: Spec, sequence: Sequence, group: int, index: int) -> str:
+    return f"sequence {sequence.seq} was given it at index {index} of its table{in_group(spec, group)}"
 
 
 def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, targets: Set[int]) -> None:
