@@ -51,9 +51,11 @@ CLAIMED: Final[dict[str, tuple[str, ...]]] = {
 """The methods that each claimed capability needs."""
 
 _PLAIN: Final = frozenset({int, type(None)})
+_INTEGERS: Final = frozenset({int})
 
 _LISTS: Final = frozenset({list, tuple})
 _SETS: Final = frozenset({set, frozenset})
+_COLLECTIONS: Final = _LISTS | _SETS
 """Types that can be read and compared without running any code of the adapter's."""
 
 NO_GRANT: Final = Grant()
@@ -290,7 +292,10 @@ class Checked:
         """The cache's own books; empty where it claims none. Where they are what they were `before`, that comes back: it was checked then."""
         if not self.capabilities.snapshot:
             return Books()
-        shot = self._asked("snapshot()", self.adapter.snapshot)
+        try:
+            shot = self.adapter.snapshot()
+        except (Exception, SystemExit) as error:
+            raise AdapterFault(f"snapshot() raised {_told(error)}.") from error
         if not isinstance(shot, Snapshot):
             raise AdapterFault(f"snapshot() returned {_a(shot)}; it must return kvproof.Snapshot.")
         known = before or Books()
@@ -370,8 +375,8 @@ class Checked:
             raise AdapterFault(f"{where} holds block {number}, but the pool has blocks 0 to {self.num_blocks - 1}.")
         return number
 
-    def _blocks(self, where: str, blocks: object) -> tuple[int, ...]:
-        if isinstance(blocks, str) or not isinstance(blocks, Iterable):
+    def _blocks(self, where: str, blocks: Any) -> tuple[int, ...]:  # noqa: ANN401 -- an adapter may return anything
+        if type(blocks) not in _COLLECTIONS and (isinstance(blocks, str) or not isinstance(blocks, Iterable)):
             raise AdapterFault(f"{where} is {_a(blocks)}; it must be a collection of block ids.")
         try:
             listed = tuple(blocks)
@@ -397,17 +402,13 @@ class Checked:
     def _counts(self, counts: object, before: dict[int, int] | None) -> dict[int, int] | None:
         if counts is None:
             return None
-        if type(counts) is dict and counts == before:
-            return before
-        if not isinstance(counts, Mapping):
+        if type(counts) is dict:
+            if counts == before:
+                return before
+            if None not in counts and self._plain(tuple(counts)) and _INTEGERS.issuperset(map(type, counts.values())):
+                return {block: count for block, count in counts.items() if count and block not in self._nulls}
+        elif not isinstance(counts, Mapping):
             raise AdapterFault(f"Snapshot.refcounts is {_a(counts)}; it must map block ids to counts.")
-        if (
-            None not in counts
-            and self._plain(tuple(counts))
-            and _PLAIN.issuperset(map(type, counts.values()))
-            and None not in counts.values()
-        ):
-            return {block: count for block, count in counts.items() if count and block not in self._nulls}
         checked = {}
         for block, count in counts.items():
             number = _index(count)
@@ -420,7 +421,7 @@ class Checked:
     def _grant(self, op: Op, grant: object) -> Grant:
         if not isinstance(grant, Grant):
             raise AdapterFault(f"{call_of(op)} returned {_a(grant)}; it must return kvproof.Grant.")
-        if grant == NO_GRANT:
+        if grant == NO_GRANT and type(grant.adopted) is int:
             return NO_GRANT
         copies = []
         for copy in self._iterable(op, "Grant.copies", grant.copies):

@@ -49,7 +49,7 @@ from kvproof.models.ops import (
 from kvproof.models.outcomes import Grant, Hit
 from kvproof.models.prefixes import PrefixTree
 from kvproof.models.recency import Recency
-from kvproof.models.state import Evicted, Pass, Seen, Sequence, Table, Tables, listed_blocks
+from kvproof.models.state import Evicted, Pass, Seen, Sequence, Table, Tables
 
 MAX_OPEN_STEPS: Final = 3
 """Engines keep at most two or three steps in flight; more finds nothing new and makes programs long."""
@@ -463,8 +463,7 @@ class Spec:
     def _end(self, op: EndStep, outcome: Outcome) -> None:
         for out in self.steps.pop(op.step):
             out.finished = True
-            if self.lru:
-                self.recency.settle(out.listed, self.step)
+            self._work_is_over(out)
             if self.live.get(out.seq) is None or self.live[out.seq].out is not out:
                 self.unowned -= 1
                 self._finish(out)
@@ -597,13 +596,17 @@ class Spec:
     def _finish(self, out: Pass) -> None:
         self.passes.remove(out)
         self.agenda.finished.append(out)
-        if self.lru:
-            self.recency.settle(out.listed, self.step)
+        self._work_is_over(out)
         for step in self.steps:
             if out in step:
                 step.remove(out)
         if self.deferrals:
             self._forget_deferrals()
+
+    def _work_is_over(self, out: Pass) -> None:
+        """A cache may take the end of device work for the last use of blocks, or for the time at which they were let go of. Those that are held still are let go of later."""
+        if self.lru and (out.copied or self.seen.tables.get(out.seq) is not out.tables):
+            self.recency.settle(out.listed, self.step)
 
     def _forget_deferrals(self) -> None:
         """Once device work has drained nothing may be kept back; while a step is open, a cache need not know which blocks it touches."""
@@ -671,7 +674,7 @@ class Spec:
         return stale
 
     def _use(self, sequence: Sequence, *, certainly: bool = False) -> None:
-        """The sequence touches its blocks now; what it holds, or held until now, may be published (again).
+        """The sequence touches its blocks now; what it holds, or held until now, may be published (again). Recency matters once nobody holds a block: see `_drop`.
 
         Only at a commit is every notion of recency bound to call that a use: a cache may stamp blocks when work is done, not when it is asked for.
         """
@@ -679,8 +682,8 @@ class Spec:
             self._publish_again(sequence)
         if self.lru:
             self._seen_elsewhere(sequence)
-            held = listed_blocks(self.tables(sequence))
-            (self.recency.use if certainly else self.recency.see)(held, self.step)
+            if certainly:
+                sequence.used_at, sequence.used = self.step, self.tables(sequence)
 
     def _publish_again(self, sequence: Sequence) -> None:
         """What was made unmatchable may be matchable again where `sequence` holds it, or held it until now."""
@@ -718,6 +721,7 @@ class Spec:
     def _drop(self, op: Op, block: int, where: tuple[int, int, int, int]) -> None:
         self.any_drop = True
         if self.lru:
+            self._last_use(block, where)
             self.recency.settle((block,), self.step)
             if block not in self.owners:
                 self.recency.drop(block, where)
@@ -727,6 +731,13 @@ class Spec:
             self.deferrals[block] = self.deferrals.get(block, 0) + 1
             if any(out.launched and block in out.blocks for out in self.passes):
                 self.awaited.add(block)
+
+    def _last_use(self, block: int, where: tuple[int, int, int, int]) -> None:
+        """The sequence that lets go of `block` used it at its last commit, if its table listed it then."""
+        _, seq, group, _ = where
+        sequence = self.sequences.get(seq)
+        if sequence is not None and sequence.used and block in sequence.used[group]:
+            self.recency.use(block, sequence.used_at)
 
     def _forget_prefixes(self) -> None:
         """Let go of the interned prefixes that neither a sequence nor a slot needs, once there are many."""

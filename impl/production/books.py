@@ -9,6 +9,8 @@ from kvproof.impl.production.pool import BlockPool
 from kvproof.impl.production.records import Books
 from kvproof.impl.production.sequence import SequenceState
 
+NONE: frozenset[int] = frozenset()
+
 
 def pins(open_steps: Iterable[Sequence[int]], sequences: Iterable[SequenceState]) -> dict[int, int]:
     """How often device work that is launched, or will be, pins each block besides the tables."""
@@ -30,7 +32,7 @@ def audit(pool: BlockPool, pinned: Mapping[int, int]) -> Books:
         refcounts=holders,
         free=tuple(pool.free_order()),
         cached=frozenset([block for block, label in enumerate(pool.labels) if label >= 0]),
-        retiring=frozenset(pinned.keys() - holders.keys()),
+        retiring=frozenset(pinned.keys() - holders.keys()) if pinned else NONE,
     )
 
 
