@@ -23,7 +23,7 @@ from kvproof.fuzz.programs import FORMAT
 from kvproof.fuzz.reports import wording
 from kvproof.fuzz.reports.skips import why_skipped
 from kvproof.fuzz.traces.format import BadTrace, Header
-from kvproof.fuzz.traces.read import Reader, Step, Trouble
+from kvproof.fuzz.traces.read import Reader, Step
 from kvproof.models.laws import CACHE_LAWS, Law
 from kvproof.models.observed import Change
 from kvproof.models.ops import Admit, BeginStep, Fork, Op
@@ -207,7 +207,7 @@ def audit(path: Path, *, tolerant: bool = False, on_progress: Callable[[int, int
     troubles: list[str] = []
     with _without_collector():
         for item in reader:
-            if isinstance(item, Trouble):
+            if not isinstance(item, Step):
                 _trouble(path, item.what, troubles, tolerant=tolerant)
                 if item.lost:
                     auditor.lose_track(item.what)

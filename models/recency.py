@@ -16,7 +16,7 @@ class Recency:
 
     def __init__(self) -> None:
         self.used_at: dict[int, int] = {}
-        """Step at which a holder last used the block."""
+        """Step at which a holder last used the block, for those that holders let go of."""
         self.seen_at: dict[int, int] = {}
         """Last step that any notion of recency could take for the block's last use: a use, a match, or being let go."""
         self.let_go: dict[int, LetGo] = {}
@@ -32,9 +32,10 @@ class Recency:
         """Some notion of recency takes `step` for the last use of `blocks`."""
         self.seen_at.update(dict.fromkeys(blocks, step))
 
-    def use(self, blocks: Iterable[int], step: int) -> None:
-        """Every notion of recency takes `step` for a use of `blocks`."""
-        self.used_at.update(dict.fromkeys(blocks, step))
+    def use(self, block: int, step: int) -> None:
+        """Every notion of recency takes `step` for a use of `block`."""
+        if step > self.used_at.get(block, 0):
+            self.used_at[block] = step
 
     def settle(self, blocks: Iterable[int], step: int) -> None:
         """From `step` on, `blocks` could be evicted at the earliest; some notion takes that for a use."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NoReturn
@@ -32,6 +32,8 @@ OP_SECONDS: Final = 10.0
 
 SERVED: Final = "served-equals-contiguous"
 """The law that an adapter judges itself: only it has the tensors."""
+
+_CHANGES_WHO_LIVES: Final = frozenset({Admit, Fork, Release})
 
 EVENTS_EVERY: Final = 3
 """In pools with an even number of blocks, events are taken after every third operation: their order must be right across operations."""
@@ -82,7 +84,7 @@ class Lockstep:
             return False
         self.ops.append(op)
         _WATCH.beats += 1
-        compared = self._compared(op)
+        compared = self._compared(op) if self.capabilities.tensors else 0
         try:
             outcome = self.cache.do(op)
         except Differs as differs:
@@ -94,7 +96,7 @@ class Lockstep:
                 raise
             self._died_of_exhaustion(op, error)
         seen = self._observe(op, outcome)
-        if isinstance(outcome, RefusedSeen):
+        if type(outcome) is RefusedSeen:
             self.refusals[op_name(op)] += 1
         if self.trace is not None:
             self.trace.append(Step(op, outcome, seen))  # type: ignore[arg-type]
@@ -110,9 +112,7 @@ class Lockstep:
         return True
 
     def _compared(self, op: Op) -> int:
-        """How many passes `op` ends, whose tensors the adapter compares if it has any."""
-        if not self.capabilities.tensors:
-            return 0
+        """How many passes `op` ends, whose tensors the adapter compares."""
         if isinstance(op, EndStep):
             return len(self.spec.steps[op.step])
         return int(isinstance(op, Commit) and not self.capabilities.steps)
@@ -133,26 +133,30 @@ class Lockstep:
 
     def _observe(self, op: Op, outcome: Outcome) -> Seen:
         cache, before = self.cache, self.last_seen
-        live = list(self.spec.live)
-        if outcome is None or not isinstance(outcome, OutOfBlocksSeen | RefusedSeen):
-            if isinstance(op, Admit):
-                live.append(op.seq)
-            elif isinstance(op, Fork):
-                live.append(op.child)
-            elif isinstance(op, Release) and op.reason != "preempt" and op.seq in live:
-                live.remove(op.seq)
+        known = before.tables.get
         return Seen(
-            {seq: cache.tables(seq, before.tables.get(seq, ())) for seq in live},
+            {seq: cache.tables(seq, known(seq, ())) for seq in self._live_after(op, outcome)},
             cache.books(before.books),
             self._worker_tables(op) if self.capabilities.mirror else {},
             self._replay_events(),
         )
 
+    def _live_after(self, op: Op, outcome: Outcome) -> Iterable[int]:
+        live, kind = self.spec.live, type(op)
+        if kind not in _CHANGES_WHO_LIVES or isinstance(outcome, OutOfBlocksSeen | RefusedSeen):
+            return live
+        if isinstance(op, Admit):
+            return (*live, op.seq)
+        if isinstance(op, Fork):
+            return (*live, op.child)
+        assert isinstance(op, Release)
+        return live if op.reason == "preempt" else [seq for seq in live if seq != op.seq]
+
     def _worker_tables(self, op: Op) -> dict[int, Tables]:
         """The device's tables of the sequences whose pass is launched by this operation."""
-        if isinstance(op, BeginStep):
+        if type(op) is BeginStep:
             return {out.seq: self.cache.worker_tables(out.seq) for out in self.spec.passes if not out.launched}
-        if isinstance(op, Extend) and not self.capabilities.steps:
+        if not self.capabilities.steps and isinstance(op, Extend):
             return {op.seq: self.cache.worker_tables(op.seq)}
         return {}
 

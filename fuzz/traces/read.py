@@ -14,14 +14,14 @@ import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias, cast
+from typing import Any, BinaryIO, Final, TypeAlias, cast
 
 import msgspec
 
 from kvproof.fuzz.programs import FORMAT
-from kvproof.fuzz.traces.format import BadTrace, Blocks, End, Free, Header, Line, Looks, Taken
+from kvproof.fuzz.traces.format import BadTrace, Blocks, End, Field, Free, Header, Line, Taken
 from kvproof.fuzz.traces.write import part_path
-from kvproof.models.observed import UNMOVED, Change, Moved, Observed
+from kvproof.models.observed import NOTHING, UNMOVED, Change, Moved, Observed
 from kvproof.models.ops import Admit, AnyOp, Fork, Release
 from kvproof.models.outcomes import Grant, Hit
 from kvproof.models.spec import Outcome, OutOfBlocksSeen, RefusedSeen
@@ -140,7 +140,7 @@ class Reader:
             change = self._unfold.change(line)
         except ValueError as error:
             return Trouble(number, f"line {number} is damaged: {error}")
-        free = line.free if isinstance(line.free, Free) else None
+        free = None if line.free is msgspec.UNSET else line.free
         return Step(line.i, number, line.op, line.out, change, line.at, line.took, free)
 
     def _end(self, end: End, number: int, expected: int) -> Iterator[Item]:
@@ -148,11 +148,17 @@ class Reader:
             yield Trouble(number, f"operations {expected} to {end.end - 1} are missing before line {number}", lost=True)
 
 
+_CHANGES_WHO_LIVES: Final = frozenset({Admit, Fork, Release})
+
+_SILENT: Final[dict[Field, Any]] = {"refcounts": NOTHING, "free": UNMOVED, "cached": UNMOVED, "retiring": UNMOVED}
+
+
 class Unfold:
     """From the lines of a trace to what each operation changed. Knows block tables and replays events."""
 
     def __init__(self, header: Header) -> None:
-        self._sees = header.sees
+        self._silent = Change(**{name: value for name, value in _SILENT.items() if header.sees.get(name) == "always"})
+        """What a line that does not say anything of the books says of them."""
         self._groups = len(header.capabilities.groups)
         self._empty: Tables = ((),) * self._groups
         self._tables: dict[int, Tables] = {}
@@ -175,15 +181,15 @@ class Unfold:
             self._check_answer(line)
         if self._adrift:
             return Change(self._changed_tables(line))
-        sees = self._sees
+        unset, silent = msgspec.UNSET, self._silent
         return Change(
-            self._changed_tables(line),
-            self._counts(line),
-            self._free(line),
-            self._moved(line.cached, sees.get("cached")),
-            self._moved(line.retiring, sees.get("retiring")),
-            None if line.events is msgspec.UNSET else self._replay(cast("Sequence[Taken]", line.events)),
-            self._worker_tables(line) if line.worker_tables else {},
+            self._changed_tables(line) if line.tables or type(line.op) in _CHANGES_WHO_LIVES else NOTHING,
+            silent.refcounts if line.refcounts is unset else self._counts(line),
+            silent.free if line.free is unset else self._free(line),
+            silent.cached if line.cached is unset else self._moved(line.cached),
+            silent.retiring if line.retiring is unset else self._moved(line.retiring),
+            None if line.events is unset else self._replay(cast("Sequence[Taken]", line.events)),
+            self._worker_tables(line) if line.worker_tables else NOTHING,
         )
 
     def _check_answer(self, line: Line) -> None:
@@ -202,8 +208,6 @@ class Unfold:
     def _changed_tables(self, line: Line) -> dict[int, Tables | None]:
         changed: dict[int, Tables | None] = {}
         op = line.op
-        if not line.tables and not isinstance(op, Admit | Fork | Release):
-            return changed
         answered = not isinstance(line.out, OutOfBlocksSeen | RefusedSeen)
         if answered and isinstance(op, Admit | Fork):
             changed[op.child if isinstance(op, Fork) else op.seq] = self._empty
@@ -238,8 +242,6 @@ class Unfold:
 
     def _counts(self, line: Line) -> dict[int, int] | None:
         counts = line.refcounts
-        if counts is msgspec.UNSET:
-            return {} if self._sees.get("refcounts") == "always" else None
         if not counts:
             return {} if counts is not None else None
         changed = dict(cast("Sequence[tuple[int, int]]", counts))
@@ -247,9 +249,7 @@ class Unfold:
         return changed
 
     def _free(self, line: Line) -> Moved | None:
-        free = line.free
-        if isinstance(free, msgspec.UnsetType):
-            return UNMOVED if self._sees.get("free") == "always" else None
+        free = cast("Free | None", line.free)
         if free is None:
             return None
         if free.whole is not None:
@@ -266,9 +266,7 @@ class Unfold:
         self._freed.update(joined)
         return Moved(joined, left)
 
-    def _moved(self, blocks: Blocks | msgspec.UnsetType | None, looks: Looks | None) -> Moved | None:
-        if isinstance(blocks, msgspec.UnsetType):
-            return UNMOVED if looks == "always" else None
+    def _moved(self, blocks: Blocks | None) -> Moved | None:
         if blocks is None:
             return None
         self._shown(blocks.joined)
@@ -427,14 +425,14 @@ def _lines_of(path: Path, reader: Reader, part: int) -> Iterator[tuple[int, Line
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     yield number, _damage(number, raw, error)
                     continue
-                if isinstance(found, End):
+                if isinstance(found, Line):
+                    crc = zlib.crc32(raw, crc)
+                else:
                     ended = True
                     if found.crc32 != crc:
                         reader.notes.append(
                             f"{path} was changed after it was recorded: its checksum is another one. Verdicts are on the file as it is."
                         )
-                else:
-                    crc = zlib.crc32(raw, crc)
                 yield number, found
     except (OSError, EOFError, zlib.error) as error:
         yield number + 1, Trouble(number + 1, f"the file cannot be read after line {number}: {error}")

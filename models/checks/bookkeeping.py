@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvproof.models.checks.naming import FORGOTTEN_BREAKS, LOST_BREAKS, Broken, show_lost
 from kvproof.models.memory import EMPTY
+from kvproof.models.observed import Ledger
 from kvproof.models.ops import Op, Release, op_name
 
 if TYPE_CHECKING:
@@ -13,19 +14,21 @@ if TYPE_CHECKING:
 
 
 def books(spec: Spec, op: Op) -> None:
-    """The cache's own books agree with what its tables show."""
-    if not spec.agenda.books:
-        return
-    seen = spec.seen.books
-    for field, told in BOOKS.items():
-        if told not in spec.exercised and getattr(seen, field) is not None:
-            spec.exercised[told] = 1
+    """The cache's own books agree with what its tables show. Which fields were ever kept is noted beside the laws, as `books:free` and so on."""
+    seen, agenda, exercised = spec.seen.books, spec.agenda, spec.exercised
+    _note_kept(seen, exercised)
     if seen.refcounts is not None:
-        refcounts(spec, seen.refcounts)
+        if agenda.counts or agenda.surplus:
+            refcounts(spec, seen.refcounts)
+        if spec.owners:
+            exercised["refcount-equals-holders"] += 1
     if seen.free is None:
-        spec.agenda.places.update(*(out.blocks for out in spec.agenda.launched))
+        agenda.places.update(*(out.blocks for out in agenda.launched))
     else:
-        free_list(spec, op, seen.free)
+        if agenda.places or agenda.launched:
+            free_list(spec, op, seen.free)
+        if spec.unowned and spec.capabilities.steps:
+            exercised["fenced-reuse"] += 1
         if seen.free_count is not None and seen.free_count != len(seen.free):
             raise Broken(
                 "pool-conserved",
@@ -33,13 +36,24 @@ def books(spec: Spec, op: Op) -> None:
             )
         partition(spec, op, seen.free, seen.retiring)
     if seen.cached is not None:
-        matchable_blocks(spec, seen.cached)
+        if agenda.matchable:
+            matchable_blocks(spec, seen.cached)
+        if seen.cached:
+            exercised["published-is-committed"] += 1
+
+
+def _note_kept(seen: Ledger, exercised: dict[str, int]) -> None:
+    if seen.refcounts is not None:
+        exercised["books:refcounts"] = 1
+    if seen.free is not None:
+        exercised["books:free"] = 1
+    if seen.cached is not None:
+        exercised["books:cached"] = 1
 
 
 def refcounts(spec: Spec, counts: dict[int, int]) -> None:
     """Each count lies between the table entries that list the block and those plus the device work that may pin it."""
     agenda = spec.agenda
-    spec.exercised["refcount-equals-holders"] += bool(spec.owners)
     blocks = agenda.counts
     if agenda.surplus:
         blocks = blocks.union(agenda.loosened(agenda.surplus))
@@ -64,8 +78,8 @@ def free_list(spec: Spec, op: Op, free: dict[int, int]) -> None:
     law = "release-once" if isinstance(op, Release) else "pool-conserved"
     blocks = spec.agenda.places
     if spec.agenda.launched:
-        blocks = blocks.union(block for out in spec.agenda.launched for block in out.blocks)
-    for block in sorted(block for block in blocks if block in free) if blocks else ():
+        blocks = blocks.union(*[out.blocks for out in spec.agenda.launched])
+    for block in sorted(blocks & free.keys()):
         if free[block] > 1:
             raise Broken(law, f"block {block} is on the free list twice")
         if block not in spec.universe:
@@ -74,8 +88,6 @@ def free_list(spec: Spec, op: Op, free: dict[int, int]) -> None:
             holder = next(iter(spec.owners[block]))[0]
             raise Broken("pool-conserved", f"block {block} is on the free list, but sequence {holder} lists it")
         _not_in_use(spec, block)
-    if spec.capabilities.steps:
-        spec.exercised["fenced-reuse"] += spec.unowned > 0
 
 
 def _not_in_use(spec: Spec, block: int) -> None:
@@ -95,7 +107,7 @@ def _not_in_use(spec: Spec, block: int) -> None:
 
 def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | None) -> None:
     """Every block is held, free or retiring; only device work may keep one that nobody lists out of the free list."""
-    agenda = spec.agenda
+    agenda, owners, lost = spec.agenda, spec.owners, spec.agenda.lost
     for block in sorted(retiring & agenda.places.union(agenda.loosened(retiring))) if retiring else ():
         if block in free:
             raise Broken("pool-conserved", f"block {block} is both free and retiring")
@@ -104,16 +116,16 @@ def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | Non
     if agenda.kept_back:
         agenda.places.update(agenda.loosened(agenda.kept_back))
     for block in agenda.places & spec.universe if agenda.places else ():
-        here = block not in free and block not in spec.owners
-        pinned = here and spec.pins(block) > 0
-        (agenda.kept_back.add if pinned else agenda.kept_back.discard)(block)
-        (agenda.lost.add if here and not pinned else agenda.lost.discard)(block)
+        agenda.kept_back.discard(block)
+        lost.discard(block)
+        if block not in free and block not in owners:
+            (agenda.kept_back if spec.pins(block) else lost).add(block)
     agenda.places.clear()
-    lost, spare = agenda.lost, len(spec.universe) - spec.usable
+    spare = len(spec.universe) - spec.usable
     if len(lost) > spare:
-        law = "no-leak" if not spec.owners and not spec.passes and spec.any_drop else "pool-conserved"
+        law = "no-leak" if not owners and not spec.passes and spec.any_drop else "pool-conserved"
         raise Broken(law, f"block {max(lost)} is neither free nor held nor retiring after {op_name(op)}")
-    if len(spec.universe) - len(lost) > spec.usable:
+    if len(lost) < spare:
         raise Broken(
             "ledger-adds-up",
             f"the cache claims {spec.usable} usable blocks, but {len(spec.universe) - len(lost)} are free, held or retiring",
@@ -125,8 +137,7 @@ def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | Non
 def matchable_blocks(spec: Spec, cached: set[int]) -> None:
     """What the books call matchable holds accepted tokens from its first slot on."""
     memory = spec.memory
-    matchable = spec.agenda.matchable
-    for block in sorted(cached & matchable & spec.universe) if matchable else ():
+    for block in sorted(cached & spec.agenda.matchable & spec.universe):
         how = memory.forgotten.get(block)
         if how is not None:
             raise Broken(
@@ -143,8 +154,6 @@ def matchable_blocks(spec: Spec, cached: set[int]) -> None:
                 f"the cache counts block {block} as matchable, but its first token is a draft that was not accepted yet",
             )
     spec.agenda.matchable.clear()
-    if cached:
-        spec.exercised["published-is-committed"] += 1
 
 
 def _why_empty(spec: Spec, block: int) -> tuple[str, str]:
@@ -154,7 +163,3 @@ def _why_empty(spec: Spec, block: int) -> tuple[str, str]:
         return "published-is-committed", "no accepted token was ever written there"
     newest = max(losses, key=lambda lost: lost.step)
     return LOST_BREAKS[newest.how], f"what it held was lost when {show_lost(newest)}"
-
-
-BOOKS = {field: f"books:{field}" for field in ("refcounts", "free", "cached")}
-"""The fields of a snapshot that laws need; which of them were ever kept is noted beside the laws, as `books:free` and so on."""

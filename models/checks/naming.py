@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from kvproof.models.memory import Lost
 from kvproof.models.ops import Op, sequences_of
-from kvproof.models.state import Table
+from kvproof.models.state import Sequence, Table
 
 if TYPE_CHECKING:
     from kvproof.models.spec import Spec
@@ -37,11 +37,13 @@ LOST_BREAKS = {
 """The law that a hit on a lost content breaks, by what became of it."""
 
 
-def changed_sequences(spec: Spec, op: Op) -> Iterable[int]:
-    """The sequences that the operation is about, and those whose tables it changed."""
+def changed_sequences(spec: Spec, op: Op) -> Collection[Sequence]:
+    """The live sequences that the operation is about, and those whose tables it changed."""
+    live = spec.live
     if spec.thorough:
-        return spec.live
-    return {*spec.seen.was, *sequences_of(op)} if spec.seen.was else sequences_of(op)
+        return live.values()
+    about = sequences_of(op)
+    return [live[seq] for seq in ({*spec.seen.was, *about} if spec.seen.was else about) if seq in live]
 
 
 def in_group(spec: Spec, group: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING
 
 from kvproof.models.checks.content import contents
@@ -21,8 +21,6 @@ def no_aliasing(spec: Spec) -> None:
     """Sequences list one block only at the same place and where their committed tokens in it agree."""
     if len(spec.seen.holding) > 1:
         spec.exercised["no-aliasing"] += 1
-    if not spec.agenda.shared and not spec.seen.orphaned:
-        return
     owners = spec.owners
     suspects: dict[int, set[Entry]] = {}
     for entry in spec.agenda.shared:
@@ -31,7 +29,7 @@ def no_aliasing(spec: Spec) -> None:
             suspects.setdefault(block, set()).add(entry)
     for block in spec.seen.orphaned:
         suspects.setdefault(block, set()).update(owners[block])
-    for block in sorted(suspects):
+    for block in sorted(suspects) if suspects else ():
         first, *others = owners[block]
         for other in others if first in suspects[block] else [entry for entry in others if entry in suspects[block]]:
             _may_share(spec, block, first, other)
@@ -61,45 +59,49 @@ def _may_share(spec: Spec, block: int, one: tuple[int, int, int], two: tuple[int
 
 def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: int) -> None:
     """A block that is handed out belongs to nobody and no device work still touches it."""
-    others = [other for other, _, _ in spec.owners[block] if other != sequence.seq]
-    place = f"at index {index} of its table{in_group(spec, group)}"
+    holders = spec.owners[block]
+    others = [other for other, _, _ in holders if other != sequence.seq] if len(holders) > 1 else ()
     if others:
-        raise Broken(
-            "no-aliasing", f"block {block} still belongs to sequence {others[0]}, yet sequence {sequence.seq} was given it {place}"
-        )
+        given = _given(spec, sequence, group, index)
+        raise Broken("no-aliasing", f"block {block} still belongs to sequence {others[0]}, yet {given}")
     for step in spec.steps:
         for out in step:
             if block in out.blocks:
                 raise Broken(
                     "fenced-reuse",
                     f"block {block} is still read or written by the pass of sequence {out.seq} in a step that has not ended, "
-                    f"yet sequence {sequence.seq} was given it {place}",
+                    f"yet {_given(spec, sequence, group, index)}",
                 )
     if spec.capabilities.steps:
         for out in spec.passes:
             if block in out.copied and not out.launched and out.seq != sequence.seq:
                 raise Broken(
                     "copy-batch-sound",
-                    f"block {block} takes part in a copy for sequence {out.seq} that has not run yet, yet sequence {sequence.seq} was given it {place}",
+                    f"block {block} takes part in a copy for sequence {out.seq} that has not run yet, yet {_given(spec, sequence, group, index)}",
                 )
-        if spec.steps:
-            spec.exercised["fenced-reuse"] += bool(spec.awaited)
-    if "lru" not in spec.capabilities.policy:
+        if spec.steps and spec.awaited:
+            spec.exercised["fenced-reuse"] += 1
+    if not spec.lru:
         return
     shown = spec.seen.books.cached is not None
     if (spec.seen.was_cached(block) if shown else block in spec.memory.proven) and not spec.seen.was_held(block):
         spec.evicted.append(spec.recency.evicted(block, spec.step))
 
 
-def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, grant: Grant) -> None:
-    """The pass writes only in blocks that its sequence alone holds."""
-    targets = {target for _, _, target in grant.copies}
-    for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
+def _given(spec: Spec, sequence: Sequence, group: int, index: int) -> str:
+    return f"sequence {sequence.seq} was given it at index {index} of its table{in_group(spec, group)}"
+
+
+def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, targets: Set[int]) -> None:
+    """The pass writes only in blocks that its sequence alone holds. `targets` are filled by its copies first."""
+    tables, owners = spec.tables(sequence), spec.owners
+    for group, size, _ in spec.groups:
+        table = tables[group]
         for index in range(out.start // size, min(blocks_for(out.end, size), len(table))):
             block = table[index]
-            if block is None or len(spec.owners[block]) == 1:
+            if block is None or len(owners[block]) == 1:
                 continue
-            others = [other for other, _, _ in spec.owners[block] if other != sequence.seq]
+            others = [other for other, _, _ in owners[block] if other != sequence.seq]
             positions = range(max(out.start, index * size), min(out.end, (index + 1) * size))
             if others and not (block not in targets and _rewrites(spec, sequence, out, group, positions)):
                 position = next(p for p in positions if block in targets or not _rewrites(spec, sequence, out, group, range(p, p + 1)))
@@ -114,7 +116,7 @@ def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, grant: Grant) -> 
 
 def _rewrites(spec: Spec, sequence: Sequence, out: Pass, group: int, positions: range) -> bool:
     """Whether the pass may write these positions into a shared block, since it writes only what is there."""
-    if "rewrites" not in spec.capabilities.policy:
+    if not spec.rewrites:
         return False
     path = sequence.path[out.start : out.known_end] + out.path
     slots = [spec.slot(group, spec.tables(sequence)[group], position) for position in positions]
@@ -157,7 +159,7 @@ def failure_changes_nothing(spec: Spec, op: Op) -> None:
     change = _difference(spec.seen, _left_the_window(spec))
     if change:
         if any(spec.windows):
-            contents(spec, op)  # a block that left a window too early is that law's affair
+            contents(spec, op, changed_sequences(spec, op))  # a block that left a window too early is that law's affair
         raise Broken("failure-changes-nothing", f"{op_name(op)} failed, yet it changed {change}")
     spec.exercised["failure-changes-nothing"] += 1
 
@@ -180,7 +182,7 @@ def no_spurious_exhaustion(spec: Spec, op: Extend) -> None:
             "no-spurious-exhaustion", f"sequence {op.seq} is alone and needs {need} of {spec.usable} blocks, yet extend raised OutOfBlocks"
         )
     kept_back = set(spec.owners) | spec.pinned()
-    if "exact" in spec.capabilities.policy and need - have <= spec.usable - len(kept_back):
+    if spec.exact and need - have <= spec.usable - len(kept_back):
         raise Broken(
             "no-spurious-exhaustion",
             f"sequence {op.seq} needs at most {need - have} more blocks and {spec.usable - len(kept_back)} are free or evictable, yet extend raised OutOfBlocks",
@@ -200,13 +202,13 @@ def _need(spec: Spec, sequence: Sequence, op: Extend) -> int:
     """The most blocks that a correct cache could want for the sequence: room for all it knows, and a copy of each block that it may not write in."""
     first = sequence.computed == 0
     tokens = len(sequence.known) + len(op.drafts)
-    if "tight" in spec.capabilities.policy and not first:
+    if spec.tight and not first:
         tokens = min(tokens, sequence.computed + op.count + len(op.drafts))
     need = 0
     for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
         need += blocks_for(tokens, size)
         if first:
-            need += spec.capabilities.prefix and any(True for _ in spec.memory.where(spec.content(sequence, group, 0)))
+            need += spec.capabilities.prefix and bool(spec.memory.where(spec.content(sequence, group, 0)))
             continue
         to_write = table[sequence.computed // size :]
         if not (spec.capabilities.prefix or spec.capabilities.fork):
@@ -231,20 +233,21 @@ def mirror(spec: Spec, launched: Iterable[Pass]) -> None:
         spec.exercised["mirror-follows"] += 1
 
 
-def tail_waste(spec: Spec, op: Op) -> None:
+def tail_waste(spec: Spec, changed: Iterable[Sequence]) -> None:
     """A tight cache allocates no block beyond what extends asked for."""
-    for seq in changed_sequences(spec, op):
-        sequence = spec.live.get(seq)
-        if sequence is None:
-            continue
-        for group, table in enumerate(spec.tables(sequence)):
-            if table and (len(table) - 1) * spec.block_sizes[group] >= sequence.asked:
+    for sequence in changed:
+        tables = spec.tables(sequence)
+        for group, size, _ in spec.groups:
+            table = tables[group]
+            if not table:
+                continue
+            if (len(table) - 1) * size >= sequence.asked:
                 raise Broken(
                     "tail-waste-bounded",
                     f"sequence {sequence.seq} was asked to have room for {sequence.asked} tokens, "
-                    f"which take {blocks_for(sequence.asked, spec.block_sizes[group])} blocks, but its table is {show(table)}{in_group(spec, group)}",
+                    f"which take {blocks_for(sequence.asked, size)} blocks, but its table is {show(table)}{in_group(spec, group)}",
                 )
-            spec.exercised["tail-waste-bounded"] += bool(table)
+            spec.exercised["tail-waste-bounded"] += 1
 
 
 def _left_the_window(spec: Spec) -> frozenset[int]:

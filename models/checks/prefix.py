@@ -31,7 +31,7 @@ def hit(spec: Spec, sequence: Sequence, tokens: int) -> None:
                     return  # it may lie where nothing is known; what is adopted of it will be seen
                 law, why = _why_absent(spec, sequence, group, wanted)
                 raise Broken(law, f"match found {counted(tokens)} for sequence {sequence.seq}, but {why}")
-            if "lru" in spec.capabilities.policy:
+            if spec.lru:
                 _prove(spec, sequence, group, wanted)
 
 
@@ -62,13 +62,14 @@ def adoption(spec: Spec, sequence: Sequence, grant: Grant) -> None:
     if spec.capabilities.prefix:
         _note_prefix_situations(spec, sequence, grant.adopted)
     source_of = {(group, target): source for group, source, target in grant.copies}
-    for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
-        low = window_low(grant.adopted, spec.windows[group])
+    tables = spec.tables(sequence)
+    for group, size, window in spec.groups:
+        table, low = tables[group], window_low(grant.adopted, window)
         for index in range(low // size, blocks_for(grant.adopted, size)):
             block = table[index] if index < len(table) else None
             positions = range(max(low, index * size), min(grant.adopted, (index + 1) * size))
             if block is None:
-                law = "committed-is-covered" if spec.windows[group] is None else "window-keeps-what-it-needs"
+                law = "committed-is-covered" if window is None else "window-keeps-what-it-needs"
                 missing = told_missing(spec, sequence, group, table, positions.start)
                 raise Broken(law, f"extend adopted {grant.adopted} tokens, but {missing}")
             source = source_of.get((group, block), block)
@@ -153,7 +154,7 @@ def _why_absent(spec: Spec, sequence: Sequence, group: int, wanted: range) -> tu
     """Which law a hit on the positions `wanted`, which no block offers, breaks."""
     memory = spec.memory
     last = spec.content(sequence, group, wanted[-1])
-    if last not in memory.lost and not any(True for _ in memory.where(last)) and not _known_elsewhere(spec, sequence, wanted[-1]):
+    if last not in memory.lost and not memory.where(last) and not _known_elsewhere(spec, sequence, wanted[-1]):
         # Nobody ever had these tokens, however many of the first ones somebody had.
         law, why = _why_not(spec, last, EMPTY)
         begun = _begun(spec, sequence, group, wanted) if law == "hit-is-true-prefix" else 0
@@ -240,29 +241,30 @@ def _twin(spec: Spec, expected: int) -> Namespace | None:
     tokens, namespace = spec.tree.tokens(node), spec.tree.namespace(node)
     for other in spec.tree.namespaces():
         twin = spec.tree.find(other, tokens) if other != namespace else None
-        if twin is not None and any(True for _ in spec.memory.where(twin * len(spec.block_sizes) + group)):
+        if twin is not None and spec.memory.where(twin * len(spec.block_sizes) + group):
             return other
     return None
 
 
 def _note_prefix_situations(spec: Spec, sequence: Sequence, tokens: int) -> None:
     """Count which prefix laws this look-up really put to the test."""
-    memory, exercised = spec.memory, spec.exercised
+    memory, exercised, groups = spec.memory, spec.exercised, len(spec.block_sizes)
     if tokens:
         exercised["hit-is-true-prefix"] += 1
         exercised["published-is-committed"] += 1
-    if any(True for _ in memory.where(spec.content(sequence, 0, len(sequence.known) - 1))):
+    if memory.where(sequence.path[-1] * groups):
         exercised["hit-leaves-last-token"] += 1
-    first = spec.content(sequence, 0, 0)
-    spec.exercised["hit-same-namespace"] += any(
-        any(True for _ in memory.where(node * len(spec.block_sizes)))
-        for node in spec.tree.begun(sequence.known[0])
-        if node != sequence.path[0]
-    )
-    lost = memory.lost.get(first)
-    if lost is not None and not memory.where(first):
+    node = sequence.path[0]
+    for other in spec.tree.begun(sequence.known[0]):
+        if other != node and memory.where(other * groups):
+            exercised["hit-same-namespace"] += 1
+            break
+    slots = memory.where(node * groups)
+    lost = memory.lost.get(node * groups)
+    if lost is not None and not slots:
         exercised[LOST_BREAKS[lost.how]] += 1
-    for slot in memory.where(first):
-        how = memory.forgotten.get(memory.block_of(slot))
-        if how is not None:
-            exercised[FORGOTTEN_BREAKS[how]] += 1
+    if memory.forgotten:
+        for slot in slots:
+            how = memory.forgotten.get(memory.block_of(slot))
+            if how is not None:
+                exercised[FORGOTTEN_BREAKS[how]] += 1
