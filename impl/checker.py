@@ -57,7 +57,7 @@ _PLAIN_BLOCKS: Final = frozenset({tuple, set, frozenset, type(None)})
 _PLAIN_COUNTS: Final = frozenset({dict, type(None)})
 """Types that can be read and compared without running any code of the adapter's."""
 
-POLICIES: Final = ("lru", "tight", "exact", "rewrites")
+POLICIES: Final = ("lru", "tight", "exact", "rewrites", "groups-together", "groups-in-turn")
 
 
 class AdapterFault(Exception):

@@ -176,6 +176,14 @@ CASES: Final[tuple[Case, ...]] = (
         small=True,
     ),
     Case(
+        "B22",
+        "blocks that are freed late are evicted group by group from the other end: the groups have changed places",
+        "vllm-project/vllm#48532",
+        "vllm[hybrid-deferred]==0.33.0",
+        "",
+        ("eviction-follows-policy",),
+    ),
+    Case(
         "B25",
         "a block is published whose predecessor has left the window",
         "vllm-project/vllm#22209",
@@ -310,7 +318,6 @@ _NOT_PYTHON: Final = "the code is not Python"
 UNREACHED: Final = (
     Unreached("B02", "what is wrong is how easily a hash can be predicted; with a hash made weak by hand the mended release collides too"),
     Unreached("B14", _SCHEDULER),
-    Unreached("B22", "both orders lose one group before the other, and no law orders blocks of different groups"),
     Unreached("B23", "which free block is taken first without caching is a matter of speed; no law is about it"),
     Unreached("B28", _SCHEDULER),
     Unreached("B29", _CONNECTOR),

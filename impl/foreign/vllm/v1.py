@@ -61,7 +61,7 @@ class Full(CacheAdapter):
             snapshot=True,
             namespace_fields=release.namespace_fields if cls.caching else frozenset(),
             null_blocks=release.null_blocks(probe),
-            policy=frozenset({"lru", "exact"}) if cls.caching else frozenset({"exact"}),
+            policy=frozenset({"lru", "groups-in-turn", "exact"}) if cls.caching else frozenset({"exact"}),
         )
 
     def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
