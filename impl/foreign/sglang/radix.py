@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kvproof.impl.adapter import CacheAdapter
+from kvproof.impl.foreign.adapter import EngineAdapter
 from kvproof.impl.foreign.loading import loaded_engine
 from kvproof.impl.foreign.sglang.engine import CACHE
 from kvproof.models.capabilities import Capabilities
@@ -27,7 +27,7 @@ ROW_TOKENS: Final = 2048
 ROWS: Final = 256
 
 
-class Radix(CacheAdapter):
+class Radix(EngineAdapter):
     """Page 0 is the padding sink; pages of one token have an allocator of their own."""
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:

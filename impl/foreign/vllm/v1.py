@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from kvproof.impl.adapter import CacheAdapter
+from kvproof.impl.foreign.adapter import EngineAdapter
 from kvproof.impl.foreign.loading import loaded_engine
 from kvproof.impl.foreign.vllm.surface import Surface
 from kvproof.models.capabilities import Capabilities, Group
@@ -26,7 +26,7 @@ def surface() -> Surface:
     return Surface(loaded_engine())
 
 
-class Full(CacheAdapter):
+class Full(EngineAdapter):
     """Full attention with prefix caching."""
 
     groups: ClassVar[Sequence[Group]] = (Group(),)
