@@ -14,15 +14,16 @@ import zipfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import msgspec
 import pytest
 
 from kvproof.fuzz.zoo.cases import CASES, UNREACHED
 from kvproof.impl.adapter import CacheAdapter
-from kvproof.impl.foreign import store
+from kvproof.impl.foreign import loading, store
 from kvproof.impl.foreign.adapter import EngineAdapter
 from kvproof.impl.foreign.hook import EngineHook
 from kvproof.impl.foreign.registry import ENGINES, find_release
-from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, parse
+from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, is_known, parse
 from kvproof.impl.foreign.store import MANIFEST, Manifest
 from kvproof.impl.foreign.stubs import Stub, StubModule, StubUsed, Watch, is_stub
 from kvproof.models.laws import BY_NAME
@@ -63,6 +64,35 @@ def test_an_engine_or_variant_that_is_not_there_is_told():
         parse("nothing==1", {"toy": TOY})
     with pytest.raises(BadRelease, match="toy is not driven as 'third'; its variants are full, other"):
         parse("toy[third]==1.0", {"toy": TOY})
+
+
+def test_an_engine_that_is_nearly_named_is_suggested():
+    with pytest.raises(BadRelease, match=r"There is no engine 'nano-vllm'; did you mean nano-vllm-fork or nano-vllm-npu\?"):
+        find_release("nano-vllm==1")
+    with pytest.raises(BadRelease, match=r"There is no engine 'sgland'; did you mean sglang\?"):
+        find_release("sgland==1")
+
+
+@pytest.mark.parametrize(
+    ("version", "known"), [("1.0", True), ("1.10", True), ("2.0", True), ("2.0.1", False), ("0.9.post1", False), ("10.0", False)]
+)
+def test_releases_outside_those_that_are_known_are_told(version, known):
+    assert is_known(Release(TOY, version)) == known
+
+
+@pytest.mark.parametrize(
+    ("needs", "words"),
+    [
+        (["no_such_party"], "toy needs no_such_party; run `pip install 'kvproof[engines]'`."),
+        (["torch"], "toy needs torch; run `pip install torch` (a build for CPUs is enough)."),
+    ],
+)
+def test_what_an_engine_lacks_is_told_with_the_way_to_get_it(needs, words, monkeypatch):
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(loading, "_LOADED", [])
+    with pytest.raises(BadRelease) as told:
+        loading.load(Release(msgspec.structs.replace(TOY, needs=needs), "1.0"))
+    assert str(told.value) == words
 
 
 # -- the cache folder -------------------------------------------------------------------------------------------------------------------------
