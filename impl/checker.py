@@ -32,7 +32,7 @@ from kvproof.models.ops import (
     Truncate,
 )
 from kvproof.models.outcomes import Differs, Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
-from kvproof.models.spec import Outcome, OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.spec import Died, Outcome, OutOfBlocksSeen, Raised, RefusedSeen
 from kvproof.models.state import Books, Table, Tables
 
 REQUIRED: Final = ("admit", "extend", "commit", "append", "release", "block_table")
@@ -60,7 +60,7 @@ _COLLECTIONS: Final = _LISTS | _SETS
 
 NO_GRANT: Final = Grant()
 
-POLICIES: Final = ("lru", "tight", "exact", "rewrites")
+POLICIES: Final = ("lru", "tight", "exact", "rewrites", "groups-together", "groups-in-turn")
 
 
 class AdapterFault(Exception):
@@ -68,11 +68,12 @@ class AdapterFault(Exception):
 
 
 class Raises(AdapterFault):
-    """The adapter raised an exception of its own."""
+    """The adapter raised an exception of its own, or of the cache's: `by_cache`."""
 
-    def __init__(self, message: str, error: str) -> None:
+    def __init__(self, message: str, error: str, *, by_cache: bool = False) -> None:
         super().__init__(message)
         self.error = error
+        self.by_cache = by_cache
 
 
 class Hung(BaseException):
@@ -214,10 +215,16 @@ class Checked:
         except Refused as refused:
             return RefusedSeen(str(refused))
         except (Exception, SystemExit) as error:
+            by_cache = self._by_cache(error)
             if isinstance(op, Release):
-                return Raised(_told(error))
-            mend = "; a cache that has no room raises kvproof.OutOfBlocks" if isinstance(op, Extend | Fork) else ""
-            raise Raises(f"{call_of(op)} raised {_told(error)}{mend}.", _told(error)) from error
+                return Died(_told(error)) if by_cache else Raised(_told(error))
+            mend = "; a cache that has no room raises kvproof.OutOfBlocks" if isinstance(op, Extend | Fork) and not by_cache else ""
+            raise Raises(f"{call_of(op)} raised {_told(error)}{mend}.", _told(error), by_cache=by_cache) from error
+
+    def _by_cache(self, error: BaseException) -> bool:
+        """Whether the adapter says that the cache itself failed. Adapters need not derive from CacheAdapter."""
+        asked = getattr(self.adapter, "raised_by_cache", None)
+        return asked is not None and isinstance(error, Exception) and bool(asked(error))
 
     def _admit(self, op: Admit) -> None:
         self._nothing(op, self.adapter.admit(op.seq, op.prompt, op.namespace))

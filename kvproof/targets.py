@@ -20,6 +20,7 @@ from kvproof.engines import find_engine
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.reports.wording import closest, joined
 from kvproof.impl.adapter import CacheAdapter
+from kvproof.impl.foreign.registry import ENGINES
 from kvproof.impl.foreign.releases import BadRelease
 
 BUILT_IN: Final[dict[str, str]] = {
@@ -94,8 +95,9 @@ def _unknown(name: str) -> str:
         return _directory(name)
     if name.removesuffix(":").endswith(".py") or Path(name).is_file():
         return f"The target {name} names no class; write {name.removesuffix(':')}:Adapter, if Adapter is your class."
-    near = difflib.get_close_matches(name, BUILT_IN, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"write module:Class, path/to/file.py:Class, or one of {', '.join(BUILT_IN)}."
+    engines = [engine for engine in ENGINES if engine.startswith(f"{name}-")]
+    near = engines or difflib.get_close_matches(name, [*BUILT_IN, *ENGINES], n=1, cutoff=0.5)
+    hint = f"did you mean {joined(near, 'or')}?" if near else f"write module:Class, path/to/file.py:Class, or one of {', '.join(BUILT_IN)}."
     return f"There is no target {name!r}; {hint}"
 
 

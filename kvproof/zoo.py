@@ -82,8 +82,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     fixed = case.fixed.rpartition("==")[2] or "none yet"
     if outcome.trouble:
         return case.name, case.what, "FAILED", case.faulty, fixed, how, "", ""
-    law = faulty.law or f"none: it raises {case.crash}"
-    return case.name, case.what, law, case.faulty, fixed, how, str(len(faulty.ops)), f"{faulty.seconds:.1f}"
+    return case.name, case.what, faulty.law, case.faulty, fixed, how, str(len(faulty.ops)), f"{faulty.seconds:.1f}"
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
@@ -93,8 +92,8 @@ def page(outcomes: Sequence[Outcome]) -> str:
     lines = [
         "# The zoo",
         "",
-        "Releases of real caches with known bugs. Each faulty release breaks a law that fits, or dies with the error that the table names; a release without the bug, where there is one, breaks none of",
-        "these laws in the same run: the same random programs and the shortest program that broke the other one. `kvproof zoo` runs it all again; releases are fetched where they are not here yet.",
+        "Releases of real caches with known bugs. Each faulty release breaks a law that fits; a release without the bug, where there is one, breaks none of these laws in the same run:",
+        "the same random programs and the shortest program that broke the other one. `kvproof zoo` runs it all again; releases are fetched where they are not here yet.",
         "",
         f"{caught} of {len(outcomes)} cases did what they have to, {generic} of them from random programs that know nothing of the bug. Written by",
         f"`kvproof zoo --markdown docs/zoo.md` on Python {platform.python_version()}, one core; the seconds are those of the search and of shrinking.",

@@ -91,6 +91,10 @@ class Raised(msgspec.Struct, frozen=True, tag_field="answer", tag="raised"):
     error: str
 
 
+class Died(Raised, frozen=True):
+    """The cache's own code failed in the middle of an operation: it is no fault of the adapter's."""
+
+
 Outcome: TypeAlias = Hit | Grant | bool | int | OutOfBlocksSeen | RefusedSeen | Raised | None
 """What an operation answered."""
 
@@ -194,8 +198,8 @@ class Spec:
         try:
             if outcome is not None and _failed(op, outcome):
                 checks.failure_changes_nothing(self, op)
-                if isinstance(op, Extend) and isinstance(outcome, OutOfBlocksSeen) and not memory.blurred:
-                    checks.no_spurious_exhaustion(self, op)
+                if isinstance(op, Extend) and isinstance(outcome, OutOfBlocksSeen | Died) and not memory.blurred:
+                    checks.no_spurious_exhaustion(self, op, "OutOfBlocks" if isinstance(outcome, OutOfBlocksSeen) else outcome.error)
             else:
                 _APPLY[kind](self, op, outcome)
                 if self.hits and kind is not Match and kind is not Admit and not self.idle_release:
@@ -424,6 +428,8 @@ class Spec:
         if op.reason == "preempt" and held_nothing:
             self._release_again(op, outcome)
             return
+        if isinstance(outcome, Died):
+            checks.dead_release(op, outcome.error)
         if isinstance(outcome, Raised):
             raise ContractBroken(f"release raised {outcome.error}")
         if sequence.out is not None:

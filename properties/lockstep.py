@@ -24,7 +24,7 @@ from kvproof.impl.checker import AdapterFault, Checked, Hung, Raises, read_capab
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import Admit, AnyOp, BeginStep, Commit, EndStep, Extend, Fork, Op, Release, op_name
 from kvproof.models.outcomes import Differs
-from kvproof.models.spec import ContractBroken, Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec, Violation
+from kvproof.models.spec import ContractBroken, Died, Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec, Violation
 from kvproof.models.state import Seen, Tables
 
 OP_SECONDS: Final = 10.0
@@ -92,9 +92,9 @@ class Lockstep:
                 self.trace.append(Step(op, Raised("Differs"), self._observe(op, None)))  # type: ignore[arg-type]
             raise LawBroken(Violation(SERVED, spec.step, str(differs))) from differs
         except Raises as error:
-            if not spec.exhausted(op):
+            if not error.by_cache and not spec.exhausted(op):
                 raise
-            self._died_of_exhaustion(op, error)
+            self._died(op, error)
         seen = self._observe(op, outcome)
         if type(outcome) is RefusedSeen:
             self.refusals[op_name(op)] += 1
@@ -117,18 +117,23 @@ class Lockstep:
             return len(self.spec.steps[op.step])
         return int(isinstance(op, Commit) and not self.capabilities.steps)
 
-    def _died_of_exhaustion(self, op: Op, error: Raises) -> NoReturn:
-        """An exception where the pool really had no room: if it left its mark on the cache, that is a law of the cache; else the adapter's fault."""
+    def _died(self, op: Op, error: Raises) -> NoReturn:
+        """An exception of the cache's own, or one where the pool really had no room.
+
+        If it left its mark on the cache, or denied room that there was, that is a law of the cache; else the adapter's fault.
+        """
+        outcome = Died(error.error) if error.by_cache else Raised(error.error)
         try:
             seen = self._observe(op, RefusedSeen())
         except AdapterFault:
             raise error from None
-        violation = self.spec.apply(op, Raised(error.error), seen)
+        why = "in the cache's own code" if error.by_cache else "the pool had no room for it"
+        violation = self.spec.apply(op, outcome, seen)
         if violation is None:
             raise error
-        reason = f"{violation.reason} ({op_name(op)} raised {error.error}; the pool had no room for it)"
+        reason = f"{violation.reason} ({op_name(op)} raised {error.error}; {why})"
         if self.trace is not None:
-            self.trace.append(Step(op, Raised(error.error), seen))  # type: ignore[arg-type]
+            self.trace.append(Step(op, outcome, seen))  # type: ignore[arg-type]
         raise LawBroken(msgspec.structs.replace(violation, reason=reason)) from error
 
     def _observe(self, op: Op, outcome: Outcome) -> Seen:

@@ -549,6 +549,29 @@ class TestEviction:
         ]
         assert law(script, **self.HOW) == verdict
 
+    @pytest.mark.parametrize(
+        ("order", "lawful"),
+        [
+            ((1, 3, 0, 2), {"lru", "groups-together"}),
+            ((3, 1, 2, 0), {"lru", "groups-together"}),
+            ((1, 0, 3, 2), {"lru", "groups-in-turn"}),
+            ((3, 2, 1, 0), {"lru"}),
+        ],
+    )
+    @pytest.mark.parametrize("policy", [{"lru"}, {"lru", "groups-together"}, {"lru", "groups-in-turn"}])
+    def test_which_group_of_one_release_goes_first_is_a_promise_of_its_own(self, order, lawful, policy):
+        script = [
+            *out(0, (1, 2), ([0, 1], [2, 3])),
+            Do(Commit(0), free=[], cached=[0, 1, 2, 3]),
+            Do(Release(0), free=list(order)),
+        ]
+        for number in range(2):
+            left = list(order[2 * number + 2 :])
+            taken = ([order[2 * number]], [order[2 * number + 1]])
+            script += [Do(Admit(8 + number, (7,))), Do(Extend(8 + number, 1), tables={8 + number: taken}, free=left, cached=left)]
+        how = {"groups": (Group(), Group()), "block_size": 1, "num_blocks": 4, "prefix": True, "snapshot": True}
+        assert law(script, policy=policy, **how) == (None if policy <= lawful else "eviction-follows-policy")
+
     def test_without_books_a_hit_proves_what_was_kept(self):
         script = [
             *computed(0, (1, 2), [0]),

@@ -9,6 +9,7 @@ from kvproof.models.ops import Evict
 from kvproof.models.state import Evicted
 
 if TYPE_CHECKING:
+    from kvproof.models.recency import LetGo
     from kvproof.models.spec import Spec
 
 
@@ -70,7 +71,8 @@ def eviction_order(spec: Spec) -> None:
     recency.idle(spec.agenda.settled)
     for out in spec.evicted:
         older = recency.older(out.used_at, idle=lambda block: block in free and block in cached and block not in spec.owners)
-        for kept in [*older, *recency.deeper(out)]:
+        earlier = [block for block in recency.companions(out) if _goes_before(spec, recency.let_go[block], out.let_go)]
+        for kept in [*older, *earlier]:
             if seen.was_free(kept) and seen.was_cached(kept) and kept in cached and kept not in spec.owners:
                 spec.exercised["eviction-follows-policy"] += 1
                 _evicted_in_turn(spec, out, kept)
@@ -92,10 +94,11 @@ def _evicted_in_turn(spec: Spec, out: Evicted, kept: int) -> None:
             "eviction-follows-policy",
             f"block {out.block}, used in step {out.used_at}, was evicted in step {out.step} before block {kept}, last used in step {kept_at}",
         )
-    if _lies_above(spec, out, kept):
+    why = _goes_before(spec, spec.recency.let_go.get(kept), out.let_go)
+    if why and _undisturbed(spec, out, kept):
         raise Broken(
             "eviction-follows-policy",
-            f"block {out.block} was evicted in step {out.step} before block {kept}, which lies deeper in the same sequence and was let go of with it",
+            f"block {out.block} was evicted in step {out.step} before block {kept}, which {why} and was let go of with it",
         )
 
 
@@ -109,9 +112,24 @@ def _has_longer(spec: Spec, block: int) -> bool:
     return any(memory.where(longer * groups + group) for longer in spec.tree.longer(node))
 
 
-def _lies_above(spec: Spec, out: Evicted, kept: int) -> bool:
-    """Whether both were let go of by one release, `out` nearer to the start of the sequence, and neither was looked at since."""
-    a, b = out.let_go, spec.recency.let_go.get(kept)
-    if a is None or b is None or a[:3] != b[:3] or a[3] >= b[3]:
+def _goes_before(spec: Spec, first: LetGo | None, then: LetGo | None) -> str:
+    """Why the policy evicts `first` before `then`, if one release let go of both; empty if it does not say."""
+    if first is None or then is None or first[:2] != then[:2]:
+        return ""
+    (*_, group, index), (*_, other, place) = first, then
+    if group == other:
+        return "lies deeper in the same sequence" if index > place else ""
+    if "groups-in-turn" in spec.capabilities.policy:
+        return f"is of group {group}, an earlier one," if group < other else ""
+    end, other_end = (index + 1) * spec.block_sizes[group], (place + 1) * spec.block_sizes[other]
+    deeper = "groups-together" in spec.capabilities.policy and end > other_end
+    return f"lies deeper in the same sequence, in group {group}," if deeper else ""
+
+
+def _undisturbed(spec: Spec, out: Evicted, kept: int) -> bool:
+    """Whether neither block was looked at since they were let go of; of two groups, also whether both could be evicted from the same time on."""
+    recency = spec.recency
+    settled_at = recency.settled_at.get(kept, 0)
+    if out.let_go is not None and out.let_go[2] != recency.let_go[kept][2] and out.settled_at != settled_at:
         return False
-    return out.seen_at <= out.settled_at and spec.recency.seen_at.get(kept, 0) <= spec.recency.settled_at.get(kept, 0)
+    return out.seen_at <= out.settled_at and recency.seen_at.get(kept, 0) <= settled_at

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from kvproof.models.checks.content import contents
 from kvproof.models.checks.naming import Broken, changed_sequences, in_group, show
@@ -154,6 +154,11 @@ def repeated_release(spec: Spec, op: Release, outcome: Outcome) -> None:
     spec.exercised["release-once"] += 1
 
 
+def dead_release(op: Release, error: str) -> NoReturn:
+    """A release that the cache's own code cannot finish never lets go."""
+    raise Broken("release-once", f"sequence {op.seq} cannot be let go of: release raised {error}")
+
+
 def failure_changes_nothing(spec: Spec, op: Op) -> None:
     """An operation that failed left everything as it was; blocks already out of a window may be freed."""
     change = _difference(spec.seen, _left_the_window(spec))
@@ -164,8 +169,11 @@ def failure_changes_nothing(spec: Spec, op: Op) -> None:
     spec.exercised["failure-changes-nothing"] += 1
 
 
-def no_spurious_exhaustion(spec: Spec, op: Extend) -> None:
-    """OutOfBlocks is true: a sequence that is alone fits if the pool could hold it; `exact` caches use every free or evictable block."""
+def no_spurious_exhaustion(spec: Spec, op: Extend, raised: str) -> None:
+    """OutOfBlocks is true: a sequence that is alone fits if the pool could hold it; `exact` caches use every free or evictable block.
+
+    `raised` is OutOfBlocks, or what the cache itself failed with instead: there was room, and the sequence did not get it.
+    """
     sequence = spec.live[op.seq]
     alone = spec.seen.holding.keys() <= {op.seq} and not spec.passes and not spec.steps
     need = _need(spec, sequence, op)
@@ -176,16 +184,16 @@ def no_spurious_exhaustion(spec: Spec, op: Extend) -> None:
             raise Broken(
                 "no-leak",
                 f"every other block was released and device work has drained, yet sequence {op.seq}, which needs {need} of {spec.usable} blocks, "
-                f"got OutOfBlocks",
+                f"got {raised}",
             )
         raise Broken(
-            "no-spurious-exhaustion", f"sequence {op.seq} is alone and needs {need} of {spec.usable} blocks, yet extend raised OutOfBlocks"
+            "no-spurious-exhaustion", f"sequence {op.seq} is alone and needs {need} of {spec.usable} blocks, yet extend raised {raised}"
         )
     kept_back = set(spec.owners) | spec.pinned()
     if spec.exact and need - have <= spec.usable - len(kept_back):
         raise Broken(
             "no-spurious-exhaustion",
-            f"sequence {op.seq} needs at most {need - have} more blocks and {spec.usable - len(kept_back)} are free or evictable, yet extend raised OutOfBlocks",
+            f"sequence {op.seq} needs at most {need - have} more blocks and {spec.usable - len(kept_back)} are free or evictable, yet extend raised {raised}",
         )
     spec.exercised["no-spurious-exhaustion"] += 1
 
