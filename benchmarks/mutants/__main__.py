@@ -22,7 +22,7 @@ PRODUCTION = ("tests/test_production.py", "tests/test_production_lock.py", "test
 MODULES: dict[str, tuple[str, ...]] = {
     **{
         f"kvproof.impl.production.{name}": PRODUCTION
-        for name in ("cache", "pool", "index", "reuse", "groups", "tokens", "sequence", "mirror", "books", "records")
+        for name in ("cache", "holdings", "passes", "pool", "index", "reuse", "groups", "tokens", "sequence", "mirror", "books", "records")
     },
     "kvproof.impl.checker": ("tests/test_checker.py", "tests/test_lockstep.py", "tests/test_checker_corners.py"),
 }
