@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from threading import RLock
 
 from kvproof.impl.production import books
+from kvproof.impl.production.decoding import NO_DRAFTS, NONE_ACCEPTED, Decoding
 from kvproof.impl.production.errors import (
     BlockOutOfRange,
     CacheError,
@@ -18,20 +19,19 @@ from kvproof.impl.production.errors import (
     LengthOutOfRange,
     NothingToExtend,
     NotSwappedOut,
-    PassNotFinished,
     SequenceExists,
     StepsDisabled,
     UnknownStep,
     WindowPassed,
 )
 from kvproof.impl.production.groups import GroupSpec
-from kvproof.impl.production.passes import NO_COPIES, Passes
+from kvproof.impl.production.passes import NO_COPIES
 from kvproof.impl.production.records import BlockEvent, Books, CacheStats, ExtendGrant, HostCopies, StepPlan, Table
 from kvproof.impl.production.sequence import NOT_LAUNCHED, SequenceState, deepest_first
 from kvproof.impl.production.tokens import extended, pack
 
 
-class PagedCache(Passes):
+class PagedCache(Decoding):
     """Block ownership for one paged KV cache: prefix reuse, copy-on-write, drafts, forks, sliding windows, device fences, a host tier.
 
     The life of a sequence: `admit`, then rounds of `extend`, a forward pass, `commit` and `append`, and `release` at any time. Between an
@@ -160,17 +160,33 @@ class PagedCache(Passes):
             if state is None or not state.target:
                 raise self._why_not(seq, "commit")
             if self._steps and (state.step == NOT_LAUNCHED or state.step in self._open):
-                raise _unfinished(state)
-            computed = state.target
-            if state.drafts or accepted:
-                computed += self._accept(state, accepted)
-            state.computed = computed
-            state.target = 0
-            if state.sources:
-                self._pool.drop(state.sources)
-                state.sources = []
-            if computed >= state.milestone:
-                self._pass_milestone(state)
+                raise self._unfinished(state)
+            self._settle(state, accepted)
+            state.target = state.calm = 0
+        finally:
+            self._leave()
+
+    def decode(
+        self,
+        seqs: Sequence[int],
+        sampled: Sequence[int],
+        *,
+        accepted: Mapping[int, int] = NONE_ACCEPTED,
+        drafts: Mapping[int, Sequence[int]] = NO_DRAFTS,
+    ) -> tuple[int, ...]:
+        """One step of a batch: `commit`, `append` and `extend` by one token, and by drafts, for all its sequences at once.
+
+        The pass of each is done, its first `accepted` drafts (0 where none are named) are right, the token that it sampled becomes known, and
+        room is made for a pass over that and over the next drafts. All are committed before any is given room, so what one lets go of serves
+        another. Room is given in the order of `seqs`; from the first on that finds none, nobody is given a block, and those that would need
+        one are returned: they are committed and appended to, with no pass to come. Preempt a sequence, and `extend` them.
+
+        Raises BadBatch, UnknownSequence, NothingToCommit, StillPrefilling, PassNotFinished, TooManyAccepted and TokenOutOfRange, and has
+        changed none of the sequences then.
+        """
+        self._enter()
+        try:
+            return self._decode(seqs, sampled, accepted, drafts)
         finally:
             self._leave()
 
@@ -412,12 +428,6 @@ def _bad_extend(state: SequenceState, count: int) -> CacheError:
         return DraftsNotAllowed(f"the first extend of sequence {state.seq} takes no drafts; commit its prompt first")
     behind = known - computed - count
     return DraftsNotAllowed(f"sequence {state.seq} has {behind} known tokens behind the drafts; extend to the last known token")
-
-
-def _unfinished(state: SequenceState) -> PassNotFinished:
-    if state.step == NOT_LAUNCHED:
-        return PassNotFinished(f"the pass of sequence {state.seq} was not launched; call begin_step and end_step before its commit")
-    return PassNotFinished(f"the pass of sequence {state.seq} is in step {state.step}; call end_step({state.step}) before its commit")
 
 
 def _pairs(tables: Sequence[Table], hosts: Sequence[Table]) -> tuple[tuple[int, int, int], ...]:

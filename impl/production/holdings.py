@@ -14,6 +14,7 @@ from kvproof.impl.production.errors import (
     CacheError,
     NothingToCommit,
     OutOfBlocks,
+    PassNotFinished,
     SwappedOut,
     UncommittedPass,
     UnknownSequence,
@@ -43,6 +44,8 @@ class Holdings:
         if host_blocks < 0:
             raise BadConfiguration(f"a host tier of {host_blocks} blocks; 0 is none")
         self._layouts = layouts_of(tuple(groups), block_size)
+        self._plain = len(self._layouts) == 1 and self._layouts[0].window is None
+        """Whether one full group is all there is, which lets what happens for every block be done in fewer steps."""
         self._windowed = tuple(layout for layout in self._layouts if layout.window is not None)
         self._chain_sizes = tuple(dict.fromkeys(layout.size for layout in self._layouts))
         self._chain_groups = [[layout.group for layout in self._layouts if layout.size == size] for size in self._chain_sizes]
@@ -178,6 +181,11 @@ class Holdings:
         if state.target:
             return UncommittedPass(f"cannot {verb} sequence {seq}: its last extend is not committed; commit or release it first")
         return NothingToCommit(f"cannot {verb} sequence {seq}: it has no uncommitted extend; extend it first")
+
+    def _unfinished(self, state: SequenceState) -> PassNotFinished:
+        if state.step == NOT_LAUNCHED:
+            return PassNotFinished(f"the pass of sequence {state.seq} was not launched; call begin_step and end_step before its commit")
+        return PassNotFinished(f"the pass of sequence {state.seq} is in step {state.step}; call end_step({state.step}) before its commit")
 
     def _exhausted(self, state: SequenceState, need: int) -> OutOfBlocks:
         return OutOfBlocks(

@@ -128,6 +128,19 @@ class PrefixIndex:
             self.leave(cursor)
         return run, stored
 
+    def publish_next(self, cursor: Run, depth: int, data: bytes, block: int) -> bool:
+        """`publish` for one block of a tree with one group, and for a cursor at the end of a run that nobody continues. False where it stands elsewhere."""
+        if depth != cursor.end or cursor.children or cursor.parent is None:
+            return False
+        cursor.data += data
+        cursor.filed[0].append(block)
+        cursor.end = depth + 1
+        cursor.live += 1
+        self._runs[block] = cursor
+        self._pool.labels[block] = depth
+        self.filed += 1
+        return True
+
     def _fill(self, run: Run, group: int, at: int, blocks: Sequence[int], stored: list[int]) -> None:
         """Files blocks at known positions, where the group has none."""
         filed, labels, groups = run.filed[group], self._pool.labels, self._groups
