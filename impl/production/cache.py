@@ -112,7 +112,8 @@ class PagedCache(Decoding):
                 raise self._why_not(seq, "match")
             if state.computed or state.target or not self._caching:
                 return 0
-            return self._longest(self._look_up(state))
+            reuse = self._look_up(state)
+            return 0 if reuse is None else self._longest(reuse)
 
     def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> ExtendGrant:
         """Makes room for a pass over the next `count` known tokens, cut to those there are, and then over the drafts.

@@ -23,7 +23,7 @@ from kvproof.impl.production.groups import GroupSpec, Layout, layouts_of
 from kvproof.impl.production.index import PrefixIndex
 from kvproof.impl.production.mirror import TableLog
 from kvproof.impl.production.pool import BlockPool
-from kvproof.impl.production.records import BlockEvent, RemovalReason
+from kvproof.impl.production.records import BlockEvent, RemovalReason, Table
 from kvproof.impl.production.sequence import NEVER, NOT_LAUNCHED, SequenceState, deepest_first
 
 
@@ -91,29 +91,34 @@ class Holdings:
             self._events.append(BlockEvent("removed", tuple(gone), reason=reason))
         return len(gone)
 
-    def _drop_positioned(self, state: SequenceState, gone: list[tuple[int, int, int]]) -> None:
-        """Drops blocks that a table no longer lists, those of later positions first."""
-        if gone:
+    def _drop_positioned(self, state: SequenceState, left: list[tuple[Table, Layout, int]]) -> None:
+        """Drops blocks that tables no longer list, those of later positions first. `left`: parts of tables, each with its first entry's index."""
+        if not left:
+            return
+        if len(left) == 1:
+            self._pool.drop([block for block in reversed(left[0][0]) if block is not None])
+        else:
+            gone = [place for part in left for place in _positioned(*part)]
             gone.sort(reverse=True)
             self._pool.drop([block for _, _, block in gone])
-            if self._steps:
-                self._log.changed(state)
+        if self._steps:
+            self._log.changed(state)
 
     def _trim(self, state: SequenceState, length: int) -> None:
         """Frees the blocks past `length` tokens."""
-        gone: list[tuple[int, int, int]] = []
+        left: list[tuple[Table, Layout, int]] = []
         room = NEVER
         for layout in self._layouts:
             group, table = layout.group, state.tables[layout.group]
             keep = -(-length // layout.size)
             if len(table) > keep:
-                gone += positioned(table[keep:], layout, keep)
+                left.append((table[keep:], layout, keep))
                 del table[keep:]
                 state.passed[group] = min(state.passed[group], keep)
                 state.stale[group] = min(state.stale[group], keep)
             room = min(room, keep * layout.size)
         state.room = room
-        self._drop_positioned(state, gone)
+        self._drop_positioned(state, left)
 
     def _share(self, state: SequenceState, twin: SequenceState) -> None:
         for group, table in enumerate(state.tables):
@@ -194,6 +199,6 @@ class Holdings:
         )
 
 
-def positioned(blocks: Sequence[int | None], layout: Layout, first: int) -> list[tuple[int, int, int]]:
+def _positioned(blocks: Table, layout: Layout, first: int) -> list[tuple[int, int, int]]:
     """(end position, group, block) of the blocks of a table from entry `first` on."""
     return [((first + offset + 1) * layout.size, layout.group, block) for offset, block in enumerate(blocks) if block is not None]

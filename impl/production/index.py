@@ -222,19 +222,17 @@ class PrefixIndex:
             first = last - streak + 1
             if streak > 1 and filed[first : last + 1] == blocks[at : at + streak][::-1]:
                 filed[first : last + 1] = [NO_BLOCK] * streak
-                for block in blocks[at : at + streak]:
-                    runs[block] = None
-                    labels[block] = UNFILED
             else:
                 streak = 1
                 filed[last] = NO_BLOCK
-                runs[block] = None
-                labels[block] = UNFILED
             run.live -= streak
             if 2 * run.live <= len(run.filed) * (run.end - run.start):
                 # Often enough that what is forgotten takes no more memory than what is filed, and no more often.
                 self._shrink(run)
             at += streak
+        for block in blocks:
+            runs[block] = None
+            labels[block] = UNFILED
         self.filed -= len(blocks)
 
     def forget(self, blocks: Iterable[int]) -> list[int]:

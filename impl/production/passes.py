@@ -9,7 +9,8 @@ from array import array
 from collections.abc import Iterable
 
 from kvproof.impl.production.errors import TooManyAccepted
-from kvproof.impl.production.holdings import Holdings, positioned
+from kvproof.impl.production.groups import Layout
+from kvproof.impl.production.holdings import Holdings
 from kvproof.impl.production.index import RootKey, run_at
 from kvproof.impl.production.records import BlockEvent, ExtendGrant, Table
 from kvproof.impl.production.reuse import Reuse
@@ -24,11 +25,11 @@ class Passes(Holdings):
 
     # The first extend.
 
-    def _look_up(self, state: SequenceState) -> Reuse:
-        """What the index has for all but the last known token."""
+    def _look_up(self, state: SequenceState) -> Reuse | None:
+        """What the index has for all but the last known token; None where it has nothing."""
         find, known = self._index.find, max(0, len(state.tokens) - 1)
         paths = [find(_root_key(state, size), state.data(0, known - known % size)) for size in self._chain_sizes]
-        return Reuse(self._layouts, self._hit_step, paths)
+        return Reuse(self._layouts, self._hit_step, paths) if all(paths) else None
 
     def _longest(self, reuse: Reuse) -> int:
         return next(reuse.lengths()) if self._windowed else reuse.top
@@ -39,17 +40,19 @@ class Passes(Holdings):
         All groups adopt before any takes fresh blocks, which could evict what another adopts.
         """
         known = len(state.tokens)
-        if self._caching:
-            reuse = self._look_up(state)
+        reuse = self._look_up(state) if self._caching else None
+        if reuse is not None:
             adopted = self._affordable(state, reuse, count)
             self._adopt(state, reuse, adopted)
-            self._counts["lookup_tokens"] += known
-            self._counts["hit_tokens"] += adopted
         else:
             adopted = 0
             need = self._blocks_for(min(count, known))
             if need > self._pool.available:
                 raise self._exhausted(state, need)
+        if self._caching:
+            self._stand(state, reuse)
+            self._counts["lookup_tokens"] += known
+            self._counts["hit_tokens"] += adopted
         self._append_blocks(state, min(adopted + count, known))
         state.computed = adopted
         self._set_milestone(state)
@@ -85,12 +88,16 @@ class Passes(Holdings):
             table += blocks
             state.tables[layout.group] = table
         for chain, size in enumerate(self._chain_sizes):
-            state.depths[chain] = depth = length // size
-            if depth:
+            state.depths[chain] = length // size
+
+    def _stand(self, state: SequenceState, reuse: Reuse | None) -> None:
+        """Puts the cursors where the adopted blocks end."""
+        for chain, depth in enumerate(state.depths):
+            if depth and reuse is not None:
                 state.cursors[chain] = run = run_at(reuse.paths[chain], depth)
                 run.cursors += 1
             else:
-                state.cursors[chain] = self._index.root(_root_key(state, size), self._chain_groups[chain])
+                state.cursors[chain] = self._index.root(_root_key(state, self._chain_sizes[chain]), self._chain_groups[chain])
 
     # Room to write.
 
@@ -235,16 +242,16 @@ class Passes(Holdings):
         self._set_milestone(state)
 
     def _pass_windows(self, state: SequenceState) -> None:
-        gone: list[tuple[int, int, int]] = []
+        left: list[tuple[Table, Layout, int]] = []
         for layout in self._windowed:
             group, table = layout.group, state.tables[layout.group]
             passed, needed = state.passed[group], layout.first_needed(state.computed)
             if needed > passed:
-                gone += positioned(table[passed:needed], layout, passed)
+                left.append((table[passed:needed], layout, passed))
                 table[passed:needed] = [None] * (needed - passed)
                 state.passed[group] = needed
                 state.stale[group] = min(state.stale[group], passed)
-        self._drop_positioned(state, gone)
+        self._drop_positioned(state, left)
 
     def _set_milestone(self, state: SequenceState) -> None:
         milestone = NEVER
