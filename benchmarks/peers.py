@@ -31,6 +31,7 @@ PEERS: Final = (
     "sglang==0.5.23",
     "transformers==5.24.0",
     "nano-vllm-fork==20260210",
+    "nano-vllm-npu==0.0.2",
 )
 """The newest release of each engine, and the vLLM whose decode is the fastest."""
 

@@ -1,6 +1,6 @@
 """How each cache is driven: every player takes the calls of a scheduler, and makes those of its engine.
 
-Prefills and releases go through the adapters, ours too, whose share is one or two microseconds of a request's fifty or more. A decode takes less than that, so there
+Prefills and releases of the peers go through their adapters, whose share is a few microseconds of a request's hundred or more. A decode takes less than that, so there
 each player makes the very calls of its engine's scheduler for a batch, and nothing else.
 """
 
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.production import GroupSpec, PagedCache
-from kvproof.impl.production.adapter import SynchronousAdapter
 from kvproof.models.ops import NO_NAMESPACE
 from kvproof.targets import find_target
 
@@ -21,8 +20,68 @@ BLOCK_SIZE: Final = 16
 TOO_SMALL: Final = "the pool is too small for the work"
 
 
-class Player:
-    """An engine whose scheduler has no batch call: a decode is `_decode` for each sequence. Sequence numbers are never used again."""
+class Player(Protocol):
+    """What a scheduler asks of a cache. Sequence numbers are never used again."""
+
+    def admit(self, prompt: list[int]) -> int:
+        """A new request; returns its number."""
+
+    def prefill(self, seq: int, tokens: int) -> int:
+        """Computes all that is known; returns how many tokens were adopted."""
+
+    def decode(self, seqs: Sequence[int], tokens: Sequence[int]) -> None:
+        """Every sequence samples a token, and computes it."""
+
+    def finish(self, seq: int) -> None:
+        """The request is gone."""
+
+    def preempt(self, seq: int) -> None:
+        """It holds nothing, and comes back."""
+
+
+class Ours:
+    """The production cache as an engine would build it: with its lock, without steps, since no peer has them, and without a log of events that nobody reads.
+
+    `decode` commits the last pass of each, so the pass of a prefill stays out until then, or until its sequence is let go.
+    """
+
+    def __init__(self, num_blocks: int, groups: Sequence[GroupSpec], *, caching: bool) -> None:
+        self.cache = PagedCache(num_blocks, BLOCK_SIZE, groups=groups, steps=False, prefix_caching=caching)
+        self.next = 0
+
+    def admit(self, prompt: list[int]) -> int:
+        """`admit`."""
+        self.next += 1
+        self.cache.admit(self.next, prompt)
+        return self.next
+
+    def prefill(self, seq: int, tokens: int) -> int:
+        """`extend`."""
+        return self.cache.extend(seq, tokens).adopted
+
+    def decode(self, seqs: Sequence[int], tokens: Sequence[int]) -> None:
+        """`decode`."""
+        if self.cache.decode(seqs, tokens):
+            raise RuntimeError(TOO_SMALL)
+
+    def finish(self, seq: int) -> None:
+        """`commit`, so that the last whole block is matchable, and `release`."""
+        self.cache.commit(seq)
+        self.cache.release(seq)
+
+    def preempt(self, seq: int) -> None:
+        """`commit` and `preempt`."""
+        self.cache.commit(seq)
+        self.cache.preempt(seq)
+
+
+def ours(groups: Sequence[GroupSpec] = (GroupSpec(),), *, caching: bool = True) -> Callable[[int], Player]:
+    """What builds our cache."""
+    return lambda num_blocks: Ours(num_blocks, groups, caching=caching)
+
+
+class Peer:
+    """An engine by its adapter, which plays the scheduler's part. Decodes are the subclasses' own."""
 
     adapter: Any
 
@@ -31,19 +90,19 @@ class Player:
         self.next = 0
 
     def admit(self, prompt: list[int]) -> int:
-        """A new request; returns its number."""
+        """A waiting request."""
         self.next += 1
         self.adapter.admit(self.next, prompt, NO_NAMESPACE)
         return self.next
 
     def prefill(self, seq: int, tokens: int) -> int:
-        """Computes all that is known; returns how many tokens were adopted."""
+        """A pass over the prompt."""
         adopted: int = self.adapter.extend(seq, tokens).adopted
         self.adapter.commit(seq, 0)
         return adopted
 
     def decode(self, seqs: Sequence[int], tokens: Sequence[int]) -> None:
-        """Every sequence samples a token, and computes it."""
+        """The calls of the engine's scheduler for a batch."""
         raise NotImplementedError
 
     def finish(self, seq: int) -> None:
@@ -51,45 +110,11 @@ class Player:
         self.adapter.release(seq, "finish")
 
     def preempt(self, seq: int) -> None:
-        """It holds nothing, and comes back."""
+        """It waits again."""
         self.adapter.release(seq, "preempt")
 
 
-class Ours(Player):
-    """`decode` commits the last pass of each, so the pass of a prefill stays out until then, or until its sequence is let go."""
-
-    def prefill(self, seq: int, tokens: int) -> int:
-        """Without its commit."""
-        return int(self.adapter.extend(seq, tokens).adopted)
-
-    def decode(self, seqs: Sequence[int], tokens: Sequence[int]) -> None:
-        """One call."""
-        if self.adapter.cache.decode(seqs, tokens):
-            raise RuntimeError(TOO_SMALL)
-
-    def finish(self, seq: int) -> None:
-        """With the commit, so that the last whole block is matchable."""
-        self.adapter.commit(seq, 0)
-        super().finish(seq)
-
-    def preempt(self, seq: int) -> None:
-        """The same."""
-        self.adapter.commit(seq, 0)
-        super().preempt(seq)
-
-
-def ours(groups: Sequence[GroupSpec] = (GroupSpec(),), *, caching: bool = True) -> Callable[[int], Player]:
-    """Our cache as an engine would build it: with its lock, without a log of events that nobody reads."""
-
-    def build(num_blocks: int) -> Player:
-        adapter = SynchronousAdapter(num_blocks=num_blocks, block_size=BLOCK_SIZE)
-        adapter.cache = PagedCache(num_blocks, BLOCK_SIZE, groups=groups, steps=False, prefix_caching=caching)
-        return Ours(adapter)
-
-    return build
-
-
-class Vllm(Player):
+class Vllm(Peer):
     """`KVCacheManager`: `append_output_token_ids` and `allocate_slots` for each."""
 
     def decode(self, seqs: Sequence[int], tokens: Sequence[int]) -> None:
@@ -104,7 +129,7 @@ class Vllm(Player):
             request.num_computed_tokens += 1
 
 
-class Nano(Player):
+class Nano(Peer):
     """`BlockManager`: `can_append` and `may_append` for each."""
 
     def decode(self, seqs: Sequence[int], tokens: Sequence[int]) -> None:
@@ -118,7 +143,7 @@ class Nano(Player):
             manager.may_append(sequence)
 
 
-class Transformers(Player):
+class Transformers(Peer):
     """`PagedAttentionCache`: `can_store_request_tokens` and the count of complete blocks for each, which are marked after the batch."""
 
     def __init__(self, adapter: CacheAdapter) -> None:
@@ -172,7 +197,7 @@ class UncachedTransformers(Transformers):
         self.adapter.allocator.use_block_sharing = False
 
 
-class Sglang(Player):
+class Sglang(Peer):
     """`alloc_decode` for the whole batch, whose tensors are made anew when its sequences change."""
 
     def __init__(self, adapter: CacheAdapter) -> None:
@@ -200,7 +225,7 @@ class Sglang(Player):
             request.computed = request.out = request.out + 1
 
 
-PLAYERS: Final[dict[str, type[Player]]] = {
+PLAYERS: Final[dict[str, type[Peer]]] = {
     "vllm": Vllm,
     "transformers": Transformers,
     "nano-vllm-fork": Nano,

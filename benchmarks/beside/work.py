@@ -109,8 +109,9 @@ def mixed(build: Build) -> Work:
     rng = random.Random(1)
     shared, own = prompts(4, 256), prompts(TRACE_REQUESTS, 256, seed=2)
     requests = [([*rng.choice(shared), *tokens], rng.randint(*TRACE_OUTPUTS)) for tokens in own]
-    arrived = 0
-    running: dict[int, int] = {}
+    arrived = rounds = 0
+    running: list[int] = []
+    leaving: dict[int, list[int]] = {}
 
     def arrive() -> None:
         nonlocal arrived
@@ -118,17 +119,18 @@ def mixed(build: Build) -> Work:
         arrived += 1
         seq = player.admit(prompt)
         player.prefill(seq, len(prompt))
-        running[seq] = outputs
+        running.append(seq)
+        leaving.setdefault(rounds + outputs, []).append(seq)
 
     def work() -> int:
-        for seq in [seq for seq, left in running.items() if not left]:
+        nonlocal rounds
+        for seq in leaving.pop(rounds, ()):
             player.finish(seq)
-            del running[seq]
+            running.remove(seq)
         while len(running) < TRACE_RUNNING:
             arrive()
-        player.decode(list(running), [7] * TRACE_RUNNING)
-        for seq in running:
-            running[seq] -= 1
+        rounds += 1
+        player.decode(running, [7] * TRACE_RUNNING)
         return TRACE_RUNNING
 
     return Work(work)

@@ -30,8 +30,9 @@ class Decoding(Passes):
         """Commits, then appends, then extends: what commits let go of can be handed out to all."""
         states, busy = self._decodable(seqs, sampled, accepted, drafts)
         for state in busy:
-            self._settle(state, accepted.get(state.seq, 0))
-            state.target = state.computed
+            if state.drafts or state.sources or state.target != state.milestone or not (self._plain and self._publish_next(state)):
+                self._settle(state, accepted.get(state.seq, 0))
+                state.target = state.computed
         for state, token in zip(states, sampled, strict=True):
             state.computed = end = state.target
             state.target = end + 1
@@ -93,15 +94,15 @@ class Decoding(Passes):
         if len(full) > self._pool.available:
             return None
         for state, block in zip(full, self._take(len(full)), strict=True):
-            [table] = state.tables
-            if len(table) < state.stale[0]:
-                state.stale[0] = len(table)
+            table = state.tables[0]
+            if self._steps:
+                state.stale[0] = min(state.stale[0], len(table))
+                self._log.changed(state)
             table.append(block)
             state.room = state.computed + layout.size
-            if self._steps:
-                self._log.changed(state)
         for state in busy:
-            state.calm = min(state.room, state.milestone)
+            room, milestone = state.room, state.milestone
+            state.calm = room if room < milestone else milestone  # a third of the time of min()
         return ()
 
     def _grow_in_turn(self, busy: list[SequenceState], drafts: Mapping[int, Sequence[int]]) -> tuple[int, ...]:

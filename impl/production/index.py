@@ -286,10 +286,13 @@ def _walk(run: Run, depth: int, data: bytes) -> Path:
     while offset < len(data):
         known = (run.end - depth) * width
         if known:
-            part = data[offset : offset + known]
-            start = (depth - run.start) * width
-            other = run.data[start : start + len(part)]
-            agreed = len(part) if part == other else _agreement(part, other, width)
+            if depth == run.start and data.startswith(run.data, offset):
+                agreed = known
+            else:
+                part = data[offset : offset + known]
+                start = (depth - run.start) * width
+                other = run.data[start : start + len(part)]
+                agreed = len(part) if part == other else _agreement(part, other, width)
             if not agreed:
                 break
             depth += agreed // width
