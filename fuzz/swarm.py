@@ -57,6 +57,9 @@ COLLIDING_BASES: Final = (10, 31, 33, 37, 131, 256, 257, 1000)
 STRANGERS: Final = (7, 8, 9)
 """Tokens of newcomers that should share nothing."""
 
+ROUNDS_SHARE: Final = 1 / 6
+"""Share of programs that serve in rounds now and then, as an engine does: all that run sample a token and are extended by it together."""
+
 MAX_SQUEEZE_TOKENS: Final = 128
 """Longest prompt of a newcomer; a pool that takes more is not worth squeezing."""
 
@@ -104,6 +107,8 @@ class Swarm:
         self._namespaces = self._draw_namespaces()
         self._live = self._any((2, 3, 4, MAX_LIVE))
         self._makers, self._odds = self._draw_weights()
+        self._rounds = self._random() < ROUNDS_SHARE
+        """Whether all running sequences go through their passes together now and then, as they do in an engine."""
 
     def go_on(self, ops: Iterable[Op], more: int) -> None:
         """Add at most `more` operations to a program that begins with `ops`: their sequences and tokens are known from now on."""
@@ -117,6 +122,8 @@ class Swarm:
         """The next operation, or None once the program has its length."""
         if self.length <= 0:
             return self._probe(spec)
+        if self._rounds and not self._plan and self._random() < 0.5:
+            self._plan_round(spec)
         while self._plan and self._random() < 0.9:
             planned = self._plan.popleft()
             if spec.enabled(planned):
@@ -426,6 +433,25 @@ class Swarm:
             self._said.append((*known, *drafts))
         self._plan.clear()
         self._plan.append(Extend(sequence.seq, count, drafts))
+
+    def _plan_round(self, spec: Spec) -> None:
+        """All whose pass has finished commit it and sample a token, then all of them are extended by that, and newcomers by their prompt."""
+        ready = [s for s in spec.live.values() if s.out is not None and s.out.finished and s.out.known_end == len(s.known)]
+        extends: list[Op] = []
+        for sequence in ready:
+            out = sequence.out
+            assert out is not None, "it was chosen for having a pass out"
+            accepted = self._between(0, len(out.drafts))
+            token = self._token()
+            known = (*sequence.known, *out.drafts[:accepted], token)
+            self._plan += [Commit(sequence.seq, accepted), Append(sequence.seq, (token,))]
+            drafts = self._tokens(self._between(1, self.block_size + 1)) if self._random() < self._draft_rate else ()
+            self._said.append((*known, *drafts))
+            extends.append(Extend(sequence.seq, 1, drafts))
+        waiting = [s for s in spec.live.values() if s.out is None and s.computed < len(s.known)]
+        self._plan += [*extends, *(Extend(s.seq, len(s.known) - s.computed) for s in waiting)]
+        if self._plan and self.capabilities.steps:
+            self._plan += [BeginStep(), EndStep()]
 
     def _truncate(self, spec: Spec) -> Op | None:
         sequence = self._pick([s for s in spec.live.values() if s.computed])

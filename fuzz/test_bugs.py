@@ -15,6 +15,7 @@ from kvproof.fuzz.bugs.hunt import SEED
 from kvproof.fuzz.bugs.registry import SynchronousHybridAdapter, UnauditedAdapter, UnauditedStepsAdapter
 from kvproof.fuzz.check import BUDGETS, check
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
+from kvproof.impl.production.batched_adapter import BatchedAdapter, BatchedHybridAdapter, BatchedSynchronousAdapter
 from kvproof.models.laws import BY_NAME, CACHE_LAWS, LAWS
 
 SOUND = (
@@ -25,6 +26,9 @@ SOUND = (
     UnauditedAdapter,
     UnauditedStepsAdapter,
     NullBlockAdapter,
+    BatchedAdapter,
+    BatchedHybridAdapter,
+    BatchedSynchronousAdapter,
 )
 """Every adapter that a seeded bug starts from."""
 

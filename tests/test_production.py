@@ -952,7 +952,7 @@ class TestAdapter:
 def test_the_core_imports_nothing_of_the_suite():
     root = Path(cache_module.__file__).parent
     for path in root.glob("*.py"):
-        if path.name == "adapter.py":
+        if path.name in ("adapter.py", "batched_adapter.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = (

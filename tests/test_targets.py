@@ -7,6 +7,7 @@ import pytest
 
 from kvproof.fuzz.programs import local, portable
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
+from kvproof.impl.production.batched_adapter import BatchedAdapter
 from kvproof.targets import BUILT_IN, BUILT_IN_WORDS, BadTarget, find_target
 
 
@@ -35,7 +36,7 @@ def complaint(name):
 def test_built_in_targets():
     found = [find_target(name) for name in BUILT_IN if name.startswith("production")]
 
-    assert found == [ProductionAdapter, HybridAdapter, SynchronousAdapter]
+    assert found == [ProductionAdapter, HybridAdapter, SynchronousAdapter, BatchedAdapter]
 
 
 def test_every_built_in_target_is_described():
@@ -93,7 +94,7 @@ def test_file_whose_name_is_taken(place):
         ("prodution", "did you mean production?"),
         (
             "zzz",
-            "or one of production, production-hybrid, production-sync, engine, kernels, kernels-torch, kernels-paged, kernels-paged-torch, kernels-vllm, kernels-vllm-decode, kernels-sglang.",
+            "or one of production, production-hybrid, production-sync, production-batched, engine, kernels, kernels-torch, kernels-paged, kernels-paged-torch, kernels-vllm, kernels-vllm-decode, kernels-sglang.",
         ),
         ("kv.py", "names no class; write kv.py:Adapter"),
         ("kv.py:", "names no class; write kv.py:Adapter"),

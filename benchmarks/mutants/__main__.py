@@ -18,11 +18,30 @@ from rich.progress import Progress
 from benchmarks.mutants.kill import verdict, warm
 from benchmarks.mutants.sources import Mutant, mutants
 
-PRODUCTION = ("tests/test_production.py", "tests/test_production_lock.py", "tests/test_production_corners.py")
+PRODUCTION = (
+    "tests/test_production.py",
+    "tests/test_production_lock.py",
+    "tests/test_production_corners.py",
+    "tests/test_production_decode.py",
+)
 MODULES: dict[str, tuple[str, ...]] = {
     **{
         f"kvproof.impl.production.{name}": PRODUCTION
-        for name in ("cache", "pool", "index", "reuse", "groups", "tokens", "sequence", "mirror", "books", "records")
+        for name in (
+            "cache",
+            "decoding",
+            "holdings",
+            "passes",
+            "pool",
+            "index",
+            "reuse",
+            "groups",
+            "tokens",
+            "sequence",
+            "mirror",
+            "books",
+            "records",
+        )
     },
     "kvproof.impl.checker": ("tests/test_checker.py", "tests/test_lockstep.py", "tests/test_checker_corners.py"),
 }

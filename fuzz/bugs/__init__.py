@@ -4,14 +4,14 @@
     python benchmarks/seeded_bugs.py          # all of them: which law, how many operations, how long it took
 
 `BUGS` holds every seeded bug by its name. Each file has those that break one kind of thing: `ownership`, `content`, `prefix`, `namespaces`, `steps`, `windows`,
-`policy`, `swap`, `books`. `NOT_SEEDED` says which bugs of the bug list no cache adapter can show, and why.
+`policy`, `swap`, `books`, `batches`. `NOT_SEEDED` says which bugs of the bug list no cache adapter can show, and why.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from kvproof.fuzz.bugs import books, content, namespaces, ownership, policy, prefix, steps, swap, windows
+from kvproof.fuzz.bugs import batches, books, content, namespaces, ownership, policy, prefix, steps, swap, windows
 from kvproof.fuzz.bugs.registry import BUGS, LONG, SHORT, SeededBug, seeded
 
 _KERNEL: Final = "a kernel reads or writes the wrong memory; the cache's tables are right"
@@ -39,6 +39,7 @@ __all__ = [
     "NOT_SEEDED",
     "SHORT",
     "SeededBug",
+    "batches",
     "books",
     "content",
     "namespaces",

@@ -233,7 +233,7 @@ class FullHitIsRecomputedInPlace(PagedCache):
         """All but the last token."""
         return min(super().match(seq), len(self.tokens(seq)) - 1)
 
-    def _look_up(self, state: SequenceState) -> Reuse:
+    def _look_up(self, state: SequenceState) -> Reuse | None:
         state.tokens.append(0)
         try:
             return super()._look_up(state)

@@ -9,7 +9,9 @@ from kvproof.fuzz.bugs.registry import SynchronousHybridAdapter, UnauditedAdapte
 from kvproof.impl.production.adapter import ProductionAdapter
 from kvproof.impl.production.cache import PagedCache
 from kvproof.impl.production.errors import OutOfBlocks
+from kvproof.impl.production.groups import Layout
 from kvproof.impl.production.pool import BlockPool
+from kvproof.impl.production.records import Table
 from kvproof.impl.production.reuse import Reuse
 from kvproof.impl.production.sequence import SequenceState
 
@@ -96,9 +98,11 @@ class SharedBlockFreedByItsFirstHolder(BlockPool):
 class TrimmedBlocksAreLost(PagedCache):
     """Counts down what a table no longer lists, and puts none of it back."""
 
-    def _drop_positioned(self, state: SequenceState, gone: list[tuple[int, int, int]]) -> None:  # noqa: ARG002 -- an override
-        for _, _, block in gone:
-            self._pool.refs[block] -= 1
+    def _drop_positioned(self, state: SequenceState, left: list[tuple[Table, Layout, int]]) -> None:  # noqa: ARG002 -- an override
+        for blocks, _, _ in left:
+            for block in blocks:
+                if block is not None:
+                    self._pool.refs[block] -= 1
 
 
 # -- room --------------------------------------------------------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ class HashCoversHalfABlock(HashedIndex):
 class HitCoversTheWholePrompt(PagedCache):
     """Looks up every known token, the last one included."""
 
-    def _look_up(self, state: SequenceState) -> Reuse:
+    def _look_up(self, state: SequenceState) -> Reuse | None:
         state.tokens.append(0)
         try:
             return super()._look_up(state)
@@ -187,10 +187,10 @@ class HitIsNotLookedUpAgain(PagedCache):
     """Adopts the blocks that the match has found, by their numbers."""
 
     @cached_property
-    def _found(self) -> dict[int, Reuse]:
+    def _found(self) -> dict[int, Reuse | None]:
         return {}
 
-    def _look_up(self, state: SequenceState) -> Reuse:
+    def _look_up(self, state: SequenceState) -> Reuse | None:
         if state.seq not in self._found:
             self._found[state.seq] = super()._look_up(state)
         return self._found[state.seq]

@@ -29,7 +29,7 @@ SHORT: Final = 8
 """The most operations that the shortest program of a seeded bug may take."""
 
 LONG: Final = 10
-"""The same where a pool must first be exhausted, or device work be in flight."""
+"""The same where a pool must first be exhausted, device work be in flight, or two sequences decode together."""
 
 
 class SeededBug(msgspec.Struct, frozen=True):

@@ -117,7 +117,7 @@ class CommitLooksFirst(PagedCache):
 class MatchIsTrusted(PagedCache):
     """Looks the prefix up under one lock and adopts it under the next: it may have been evicted between."""
 
-    def _look_up(self, state: SequenceState) -> Reuse:
+    def _look_up(self, state: SequenceState) -> Reuse | None:
         found = super()._look_up(state)
         self._leave()
         self._enter()

@@ -12,7 +12,8 @@
     cache.append(0, [sampled])
     cache.release(0)
 
-`cache.py` holds the operations, `pool.py` who holds which block, `index.py` what is matchable, `reuse.py` how much of that one prompt can
+`cache.py` holds the operations, `passes.py` room before a pass and commits after it, `holdings.py` how blocks come and go below them,
+`pool.py` who holds which block, `index.py` what is matchable, `reuse.py` how much of that one prompt can
 adopt, `sequence.py` one sequence, `tokens.py` token ids as bytes, `groups.py` full and windowed layers, `mirror.py` the device's copy of
 the block tables, `records.py` what the cache answers, `errors.py` what it raises. `adapter.py` puts it under the verification suite, and is
 the only module that knows it.

@@ -23,6 +23,7 @@ class ProductionAdapter(CacheAdapter):
 
     groups: ClassVar[Sequence[Group]] = (Group(),)
     steps: ClassVar[bool] = True
+    locked: ClassVar[bool] = True
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         self.cache = PagedCache(
@@ -32,6 +33,7 @@ class ProductionAdapter(CacheAdapter):
             steps=self.steps,
             host_blocks=num_blocks,
             events=True,
+            locked=self.locked,
         )
         self.mirror = WorkerMirror()
 

@@ -6,47 +6,32 @@ are returned as copies. What no lock can do is order two operations on one seque
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from math import lcm
 from threading import RLock
 
 from kvproof.impl.production import books
+from kvproof.impl.production.decoding import NO_DRAFTS, NONE_ACCEPTED, Decoding
 from kvproof.impl.production.errors import (
-    BadConfiguration,
     BlockOutOfRange,
     CacheError,
     DraftsNotAllowed,
     LengthOutOfRange,
-    NothingToCommit,
     NothingToExtend,
     NotSwappedOut,
-    OutOfBlocks,
-    PassNotFinished,
     SequenceExists,
     StepsDisabled,
-    SwappedOut,
-    TooManyAccepted,
-    UncommittedPass,
-    UnknownSequence,
     UnknownStep,
     WindowPassed,
 )
-from kvproof.impl.production.groups import GroupSpec, Layout, layouts_of
-from kvproof.impl.production.index import PrefixIndex, RootKey, run_at
-from kvproof.impl.production.mirror import TableLog
-from kvproof.impl.production.pool import BlockPool
-from kvproof.impl.production.records import BlockEvent, Books, CacheStats, ExtendGrant, HostCopies, RemovalReason, StepPlan, Table
-from kvproof.impl.production.reuse import Reuse
-from kvproof.impl.production.sequence import NEVER, NOT_LAUNCHED, SequenceState, deepest_first
+from kvproof.impl.production.groups import GroupSpec
+from kvproof.impl.production.passes import NO_COPIES
+from kvproof.impl.production.records import BlockEvent, Books, CacheStats, ExtendGrant, HostCopies, StepPlan, Table
+from kvproof.impl.production.sequence import NOT_LAUNCHED, SequenceState, deepest_first
 from kvproof.impl.production.tokens import extended, pack
 
-NO_COPIES = ExtendGrant()
 
-
-class PagedCache:
+class PagedCache(Decoding):
     """Block ownership for one paged KV cache: prefix reuse, copy-on-write, drafts, forks, sliding windows, device fences, a host tier.
 
     The life of a sequence: `admit`, then rounds of `extend`, a forward pass, `commit` and `append`, and `release` at any time. Between an
@@ -73,27 +58,15 @@ class PagedCache:
         host_blocks: size of the host tier. events: keep a log for `take_events`, which somebody must then call.
         locked: False for an engine that calls from one thread only; decoding is a quarter faster then.
         """
-        if host_blocks < 0:
-            raise BadConfiguration(f"a host tier of {host_blocks} blocks; 0 is none")
-        self._layouts = layouts_of(tuple(groups), block_size)
-        self._windowed = tuple(layout for layout in self._layouts if layout.window is not None)
-        self._chain_sizes = tuple(dict.fromkeys(layout.size for layout in self._layouts))
-        self._chain_groups = [[layout.group for layout in self._layouts if layout.size == size] for size in self._chain_sizes]
-        self._hit_step = lcm(*self._chain_sizes)
-        self._pool = BlockPool(num_blocks)
-        self._index = PrefixIndex(self._pool, len(self._layouts))
-        self._caching = prefix_caching
-        self._steps = steps
-        self._sequences: dict[int, SequenceState] = {}
-        self._unlaunched: dict[int, SequenceState] = {}
-        self._open: dict[int, list[int]] = {}
-        """What each open step pins besides the tables: sources of its copies, and blocks of the sequences released while in it."""
-        self._last_step = NOT_LAUNCHED
-        self._log = TableLog(len(self._layouts))
-        self._host_blocks = host_blocks
-        self._host_free = list(range(host_blocks - 1, -1, -1))
-        self._events: list[BlockEvent] | None = [] if events else None
-        self._counts: Counter[str] = Counter()
+        super().__init__(
+            num_blocks,
+            block_size,
+            groups=groups,
+            prefix_caching=prefix_caching,
+            steps=steps,
+            host_blocks=host_blocks,
+            events=events,
+        )
         lock = RLock() if locked else None
         self._lock: AbstractContextManager[object] = lock or nullcontext()
         # `with` costs twice as much as the two calls, which shows where an operation takes less than a microsecond.
@@ -139,7 +112,8 @@ class PagedCache:
                 raise self._why_not(seq, "match")
             if state.computed or state.target or not self._caching:
                 return 0
-            return self._longest(self._look_up(state))
+            reuse = self._look_up(state)
+            return 0 if reuse is None else self._longest(reuse)
 
     def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> ExtendGrant:
         """Makes room for a pass over the next `count` known tokens, cut to those there are, and then over the drafts.
@@ -187,17 +161,33 @@ class PagedCache:
             if state is None or not state.target:
                 raise self._why_not(seq, "commit")
             if self._steps and (state.step == NOT_LAUNCHED or state.step in self._open):
-                raise _unfinished(state)
-            computed = state.target
-            if state.drafts or accepted:
-                computed += self._accept(state, accepted)
-            state.computed = computed
-            state.target = 0
-            if state.sources:
-                self._pool.drop(state.sources)
-                state.sources = []
-            if computed >= state.milestone:
-                self._pass_milestone(state)
+                raise self._unfinished(state)
+            self._settle(state, accepted)
+            state.target = state.calm = 0
+        finally:
+            self._leave()
+
+    def decode(
+        self,
+        seqs: Sequence[int],
+        sampled: Sequence[int],
+        *,
+        accepted: Mapping[int, int] = NONE_ACCEPTED,
+        drafts: Mapping[int, Sequence[int]] = NO_DRAFTS,
+    ) -> tuple[int, ...]:
+        """One step of a batch: `commit`, `append` and `extend` by one token, and by drafts, for all its sequences at once.
+
+        The pass of each is done, its first `accepted` drafts (0 where none are named) are right, the token that it sampled becomes known, and
+        room is made for a pass over that and over the next drafts. All are committed before any is given room, so what one lets go of serves
+        another. Room is given in the order of `seqs`; from the first on that finds none, nobody is given a block, and those that would need
+        one are returned: they are committed and appended to, with no pass to come. Preempt a sequence, and `extend` them.
+
+        Raises BadBatch, UnknownSequence, NothingToCommit, StillPrefilling, PassNotFinished, TooManyAccepted and TokenOutOfRange, and has
+        changed none of the sequences then.
+        """
+        self._enter()
+        try:
+            return self._decode(seqs, sampled, accepted, drafts)
         finally:
             self._leave()
 
@@ -432,353 +422,6 @@ class PagedCache:
                 copied_blocks=counts["copied_blocks"],
             )
 
-    # The first extend.
-
-    def _look_up(self, state: SequenceState) -> Reuse:
-        """What the index has for all but the last known token."""
-        find, known = self._index.find, max(0, len(state.tokens) - 1)
-        paths = [find(_root_key(state, size), state.data(0, known - known % size)) for size in self._chain_sizes]
-        return Reuse(self._layouts, self._hit_step, paths)
-
-    def _longest(self, reuse: Reuse) -> int:
-        return next(reuse.lengths()) if self._windowed else reuse.top
-
-    def _start(self, state: SequenceState, count: int) -> ExtendGrant:
-        """The first extend: adopts what fits, then makes room.
-
-        All groups adopt before any takes fresh blocks, which could evict what another adopts.
-        """
-        known = len(state.tokens)
-        if self._caching:
-            reuse = self._look_up(state)
-            adopted = self._affordable(state, reuse, count)
-            self._adopt(state, reuse, adopted)
-            self._counts["lookup_tokens"] += known
-            self._counts["hit_tokens"] += adopted
-        else:
-            adopted = 0
-            need = self._blocks_for(min(count, known))
-            if need > self._pool.available:
-                raise self._exhausted(state, need)
-        self._append_blocks(state, min(adopted + count, known))
-        state.computed = adopted
-        self._set_milestone(state)
-        self._renewed(state)
-        return ExtendGrant(adopted=adopted) if adopted else NO_COPIES
-
-    def _affordable(self, state: SequenceState, reuse: Reuse, count: int) -> int:
-        """The longest adoption, in tokens, that leaves blocks for the pass. Adopting a block that nobody holds uses it up as well.
-
-        Raises OutOfBlocks.
-        """
-        known = len(state.tokens)
-        available = self._pool.available
-        longest = self._longest(reuse)
-        if self._blocks_for(min(longest + count, known)) <= available:
-            return longest
-        costs = reuse.costs(self._pool)
-        for length in reuse.lengths():
-            need = self._blocks_for(min(length + count, known))
-            for layout in self._layouts:
-                first, end = layout.first_needed(length), length // layout.size
-                need += costs[layout.group][end] - costs[layout.group][first] - end
-            if need <= available:
-                return length
-        raise self._exhausted(state, self._blocks_for(min(count, known)))
-
-    def _adopt(self, state: SequenceState, reuse: Reuse, length: int) -> None:
-        for layout in self._layouts:
-            blocks = reuse.adopted(layout, length)
-            self._pool.share(blocks)
-            state.passed[layout.group] = first = layout.first_needed(length)
-            table: Table = [None] * first
-            table += blocks
-            state.tables[layout.group] = table
-        for chain, size in enumerate(self._chain_sizes):
-            state.depths[chain] = depth = length // size
-            if depth:
-                state.cursors[chain] = run = run_at(reuse.paths[chain], depth)
-                run.cursors += 1
-            else:
-                state.cursors[chain] = self._index.root(_root_key(state, size), self._chain_groups[chain])
-
-    def _blocks_for(self, length: int) -> int:
-        """How many blocks all groups together need for that many tokens."""
-        need = 0
-        for layout in self._layouts:
-            need += -(-length // layout.size)
-        return need
-
-    # Room to write.
-
-    def _grow(self, state: SequenceState, end: int) -> ExtendGrant:
-        """Room for a pass up to `end`, on a sequence that has computed something. Raises OutOfBlocks before anything has changed."""
-        refs, labels = self._pool.refs, self._pool.labels
-        start = state.computed
-        need = 0
-        shared = []
-        promised = []
-        for layout in self._layouts:
-            table = state.tables[layout.group]
-            need += -(-end // layout.size) - len(table)
-            if start % layout.size:
-                tail = _tail(table)
-                if refs[tail] > 1:
-                    shared.append(layout.group)
-                elif labels[tail] >= 0:
-                    promised.append(layout.group)
-        need += len(shared)
-        available = self._pool.available
-        if need > available:
-            raise self._exhausted(state, need)
-        if promised and need + len(promised) > available:
-            # Only the index still reads these tails. To break its promise costs a later hit; a copy would cost a block that there is not.
-            self._forget([_tail(state.tables[group]) for group in promised], "rewritten")
-            promised = []
-        copies = self._copy_tails(state, shared + promised) if shared or promised else ()
-        self._append_blocks(state, end)
-        if self._steps:
-            self._log.changed(state)
-        return ExtendGrant(copies) if copies else NO_COPIES
-
-    def _append_blocks(self, state: SequenceState, end: int) -> None:
-        """Adds fresh blocks to the tables, up to token `end`. From here on every tail is the sequence's own, and promised to nobody."""
-        room = NEVER
-        for layout in self._layouts:
-            table = state.tables[layout.group]
-            held = len(table)
-            wanted = -(-end // layout.size)
-            if wanted > held:
-                if held < state.stale[layout.group]:
-                    state.stale[layout.group] = held
-                table += self._take(wanted - held)
-            if wanted * layout.size < room:
-                room = wanted * layout.size
-        state.room = room
-
-    def _copy_tails(self, state: SequenceState, groups: Iterable[int]) -> tuple[tuple[int, int, int], ...]:
-        """Puts fresh blocks in place of tails."""
-        copies = []
-        for group in groups:
-            table = state.tables[group]
-            source = _tail(table)
-            [destination] = self._take(1)
-            table[-1] = destination
-            state.stale[group] = min(state.stale[group], len(table) - 1)
-            # The table's hold on the source becomes that of the copy, until it has run.
-            state.sources.append(source)
-            copies.append((group, source, destination))
-        state.copies = tuple(copies)
-        self._counts["copied_blocks"] += len(copies)
-        return state.copies
-
-    def _take(self, count: int) -> list[int]:
-        """Fresh blocks, found to be available; the cached ones among them are evicted."""
-        pool = self._pool
-        evicted = count - len(pool.clean)
-        blocks = pool.take(count)
-        if evicted > 0:
-            gone = blocks[-evicted:]
-            self._index.forget_taken(gone)
-            self._counts["evicted_blocks"] += evicted
-            if self._events is not None:
-                self._events.append(BlockEvent("removed", tuple(gone), reason="evicted"))
-        return blocks
-
-    # Commits.
-
-    def _accept(self, state: SequenceState, accepted: int) -> int:
-        """Accepted drafts become known tokens; blocks that only the others needed are freed."""
-        drafts = state.drafts
-        if not 0 <= accepted <= len(drafts):
-            raise TooManyAccepted(f"sequence {state.seq} was extended by {len(drafts)} drafts; accept 0 up to that, not {accepted}")
-        packed = extended(state.tokens, drafts[:accepted])
-        if packed is not state.tokens:
-            self._widen(state, packed)
-        state.drafts = ()
-        if accepted < len(drafts):
-            self._trim(state, state.target + accepted)
-        return accepted
-
-    def _pass_milestone(self, state: SequenceState) -> None:
-        """Blocks have filled up or left a window. They are published first: what leaves a window can still serve others."""
-        if self._caching and state.publishes:
-            self._publish(state)
-        if self._windowed:
-            self._pass_windows(state)
-        self._set_milestone(state)
-
-    def _publish(self, state: SequenceState) -> None:
-        for chain, size in enumerate(self._chain_sizes):
-            cursor, depth, full = state.cursors[chain], state.depths[chain], state.computed // size
-            if full == depth or cursor is None:
-                continue
-            columns = [(group, _blocks(state.tables[group], depth, full)) for group in self._chain_groups[chain]]
-            state.cursors[chain], stored = self._index.publish(cursor, depth, state.data(depth * size, full * size), columns)
-            state.depths[chain] = full
-            if self._events is not None:
-                for (group, _), blocks in zip(columns, stored, strict=True):
-                    if blocks:
-                        self._events.append(BlockEvent("stored", tuple(blocks), group))
-
-    def _widen(self, state: SequenceState, packed: array[int]) -> None:
-        """A token came that does not fit in 32 bits.
-
-        What such a sequence computes would be filed in another tree, where its beginning is not.
-        """
-        state.tokens = packed
-        if state.computed:
-            self._leave_index(state)
-            self._stop_publishing(state)
-
-    def _stop_publishing(self, state: SequenceState) -> None:
-        """Until it holds nothing, the sequence publishes nothing."""
-        state.publishes = False
-        self._set_milestone(state)
-
-    def _leave_index(self, state: SequenceState) -> None:
-        for cursor in state.cursors:
-            if cursor is not None:
-                self._index.leave(cursor)
-        state.cursors = [None] * len(self._chain_sizes)
-
-    def _pass_windows(self, state: SequenceState) -> None:
-        gone: list[tuple[int, int, int]] = []
-        for layout in self._windowed:
-            group, table = layout.group, state.tables[layout.group]
-            passed, needed = state.passed[group], layout.first_needed(state.computed)
-            if needed > passed:
-                gone += _positioned(table[passed:needed], layout, passed)
-                table[passed:needed] = [None] * (needed - passed)
-                state.passed[group] = needed
-                state.stale[group] = min(state.stale[group], passed)
-        self._drop_positioned(state, gone)
-
-    def _set_milestone(self, state: SequenceState) -> None:
-        milestone = NEVER
-        if self._caching and state.publishes:
-            for depth, size in zip(state.depths, self._chain_sizes, strict=True):
-                milestone = min(milestone, (depth + 1) * size)
-        for layout in self._windowed:
-            milestone = min(milestone, layout.first_free(state.passed[layout.group]))
-        state.milestone = milestone
-
-    # The way back.
-
-    def _cut_back(self, state: SequenceState, length: int) -> None:
-        """Truncates tokens, tables and prefix chains to a length that was found possible."""
-        del state.tokens[length:]
-        for chain, size in enumerate(self._chain_sizes):
-            whole = length // size
-            # The cursor may stay on a later run: the index finds the way back by the depth.
-            state.depths[chain] = min(state.depths[chain], whole)
-        state.computed = length
-        self._trim(state, length)
-        # The new tail may be published, or shared: the next extend has to look.
-        state.room = length
-        self._set_milestone(state)
-
-    def _trim(self, state: SequenceState, length: int) -> None:
-        """Frees the blocks past `length` tokens."""
-        gone: list[tuple[int, int, int]] = []
-        room = NEVER
-        for layout in self._layouts:
-            group, table = layout.group, state.tables[layout.group]
-            keep = -(-length // layout.size)
-            if len(table) > keep:
-                gone += _positioned(table[keep:], layout, keep)
-                del table[keep:]
-                state.passed[group] = min(state.passed[group], keep)
-                state.stale[group] = min(state.stale[group], keep)
-            room = min(room, keep * layout.size)
-        state.room = room
-        self._drop_positioned(state, gone)
-
-    def _drop_positioned(self, state: SequenceState, gone: list[tuple[int, int, int]]) -> None:
-        """Drops blocks that a table no longer lists, those of later positions first."""
-        if gone:
-            gone.sort(reverse=True)
-            self._pool.drop([block for _, _, block in gone])
-            if self._steps:
-                self._log.changed(state)
-
-    def _share(self, state: SequenceState, twin: SequenceState) -> None:
-        for group, table in enumerate(state.tables):
-            self._pool.share([block for block in table if block is not None])
-            twin.tables[group] = list(table)
-        for cursor in state.cursors:
-            if cursor is not None:
-                cursor.cursors += 1
-        twin.cursors = list(state.cursors)
-        twin.depths = list(state.depths)
-        twin.passed = list(state.passed)
-        twin.publishes = state.publishes
-        twin.milestone = state.milestone
-        # Both have to look before they write: the tail is shared now.
-        twin.computed = twin.room = state.room = state.computed
-        self._renewed(twin)
-
-    def _let_go(self, state: SequenceState) -> None:
-        """Lets go of everything. What the device still uses is handed to the step in flight, which frees it at its end."""
-        blocks = deepest_first(state.tables, self._layouts)
-        pinned = None
-        if state.target and self._steps:
-            if state.step == NOT_LAUNCHED:
-                del self._unlaunched[state.seq]
-            else:
-                pinned = self._open.get(state.step)
-        if state.sources:
-            # These copies never run. A tail lies deeper than all of its table that anyone can match.
-            blocks = state.sources + blocks
-        if pinned is None:
-            self._pool.drop(blocks)
-        else:
-            pinned += blocks
-        if state.hosts is not None:
-            self._host_free += [host for table in state.hosts for host in table if host is not None]
-            state.hosts = None
-        self._leave_index(state)
-        self._log.dropped(state)
-
-    def _renewed(self, state: SequenceState) -> None:
-        if self._steps:
-            self._log.renewed(state)
-
-    def _forget(self, blocks: Iterable[int], reason: RemovalReason) -> int:
-        gone = self._index.forget(blocks)
-        if gone and self._events is not None:
-            self._events.append(BlockEvent("removed", tuple(gone), reason=reason))
-        return len(gone)
-
-    # Errors.
-
-    def _known(self, seq: int) -> SequenceState:
-        state = self._sequences.get(seq)
-        if state is None:
-            raise UnknownSequence(f"sequence {seq} was never admitted, or is gone; admit it first")
-        return state
-
-    def _why_not(self, seq: int, verb: str) -> CacheError:
-        """The error for an operation that the state of the sequence rules out."""
-        state = self._sequences.get(seq)
-        if state is None:
-            return UnknownSequence(f"cannot {verb} sequence {seq}: it was never admitted, or is gone; admit it first")
-        if state.hosts is not None:
-            return SwappedOut(f"cannot {verb} sequence {seq}: it is on the host tier; swap it in first")
-        if state.target:
-            return UncommittedPass(f"cannot {verb} sequence {seq}: its last extend is not committed; commit or release it first")
-        return NothingToCommit(f"cannot {verb} sequence {seq}: it has no uncommitted extend; extend it first")
-
-    def _exhausted(self, state: SequenceState, need: int) -> OutOfBlocks:
-        return OutOfBlocks(
-            f"sequence {state.seq} needs {need} blocks, and {self._pool.available} of {self._pool.num_blocks} can be handed out;"
-            " preempt a sequence, or end a step that pins blocks"
-        )
-
-
-def _root_key(state: SequenceState, size: int) -> RootKey:
-    return (size, state.tokens.itemsize, state.namespace)
-
 
 def _bad_extend(state: SequenceState, count: int) -> CacheError:
     known, computed = len(state.tokens), state.computed
@@ -790,28 +433,6 @@ def _bad_extend(state: SequenceState, count: int) -> CacheError:
         return DraftsNotAllowed(f"the first extend of sequence {state.seq} takes no drafts; commit its prompt first")
     behind = known - computed - count
     return DraftsNotAllowed(f"sequence {state.seq} has {behind} known tokens behind the drafts; extend to the last known token")
-
-
-def _unfinished(state: SequenceState) -> PassNotFinished:
-    if state.step == NOT_LAUNCHED:
-        return PassNotFinished(f"the pass of sequence {state.seq} was not launched; call begin_step and end_step before its commit")
-    return PassNotFinished(f"the pass of sequence {state.seq} is in step {state.step}; call end_step({state.step}) before its commit")
-
-
-def _tail(table: Table) -> int:
-    tail = table[-1]
-    assert tail is not None, "no window passes the block that is written next"
-    return tail
-
-
-def _blocks(table: Table, start: int, end: int) -> list[int]:
-    """The entries from `start` to `end` of a table, where no window can have passed yet."""
-    return table[start:end]  # type: ignore[return-value]
-
-
-def _positioned(blocks: Sequence[int | None], layout: Layout, first: int) -> list[tuple[int, int, int]]:
-    """(end position, group, block) of the blocks of a table from entry `first` on."""
-    return [((first + offset + 1) * layout.size, layout.group, block) for offset, block in enumerate(blocks) if block is not None]
 
 
 def _pairs(tables: Sequence[Table], hosts: Sequence[Table]) -> tuple[tuple[int, int, int], ...]:

@@ -43,6 +43,14 @@ class TooManyAccepted(CacheError):
     """More drafts were accepted than the extend had made room for."""
 
 
+class StillPrefilling(CacheError):
+    """The pass of the sequence did not reach its last known token, so no token was sampled after it."""
+
+
+class BadBatch(CacheError):
+    """A batch names a sequence twice, its lists differ in length, or drafts were given for a sequence that it does not have."""
+
+
 class PassNotFinished(CacheError):
     """The pass of the sequence was not launched yet, or its step has not ended."""
 

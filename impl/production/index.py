@@ -128,6 +128,19 @@ class PrefixIndex:
             self.leave(cursor)
         return run, stored
 
+    def publish_next(self, cursor: Run, depth: int, data: bytes, block: int) -> bool:
+        """`publish` for one block of a tree with one group, and for a cursor at the end of a run that nobody continues. False where it stands elsewhere."""
+        if depth != cursor.end or cursor.children or cursor.parent is None:
+            return False
+        cursor.data += data
+        cursor.filed[0].append(block)
+        cursor.end = depth + 1
+        cursor.live += 1
+        self._runs[block] = cursor
+        self._pool.labels[block] = depth
+        self.filed += 1
+        return True
+
     def _fill(self, run: Run, group: int, at: int, blocks: Sequence[int], stored: list[int]) -> None:
         """Files blocks at known positions, where the group has none."""
         filed, labels, groups = run.filed[group], self._pool.labels, self._groups
@@ -209,19 +222,17 @@ class PrefixIndex:
             first = last - streak + 1
             if streak > 1 and filed[first : last + 1] == blocks[at : at + streak][::-1]:
                 filed[first : last + 1] = [NO_BLOCK] * streak
-                for block in blocks[at : at + streak]:
-                    runs[block] = None
-                    labels[block] = UNFILED
             else:
                 streak = 1
                 filed[last] = NO_BLOCK
-                runs[block] = None
-                labels[block] = UNFILED
             run.live -= streak
             if 2 * run.live <= len(run.filed) * (run.end - run.start):
                 # Often enough that what is forgotten takes no more memory than what is filed, and no more often.
                 self._shrink(run)
             at += streak
+        for block in blocks:
+            runs[block] = None
+            labels[block] = UNFILED
         self.filed -= len(blocks)
 
     def forget(self, blocks: Iterable[int]) -> list[int]:
@@ -275,10 +286,13 @@ def _walk(run: Run, depth: int, data: bytes) -> Path:
     while offset < len(data):
         known = (run.end - depth) * width
         if known:
-            part = data[offset : offset + known]
-            start = (depth - run.start) * width
-            other = run.data[start : start + len(part)]
-            agreed = len(part) if part == other else _agreement(part, other, width)
+            if depth == run.start and data.startswith(run.data, offset):
+                agreed = known
+            else:
+                part = data[offset : offset + known]
+                start = (depth - run.start) * width
+                other = run.data[start : start + len(part)]
+                agreed = len(part) if part == other else _agreement(part, other, width)
             if not agreed:
                 break
             depth += agreed // width

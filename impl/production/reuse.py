@@ -27,11 +27,23 @@ class Reuse:
 
     def lengths(self) -> Iterator[int]:
         """The lengths in tokens that every group can serve, longest first; the last is 0."""
-        windowed = [(layout, _runs(self.blocks[layout.group])) for layout in self._layouts if layout.window is not None]
-        for length in range(self.top, 0, -self._step):
-            if all(_serves(layout, runs, length) for layout, runs in windowed):
+        windowed = [layout for layout in self._layouts if layout.window is not None]
+        length = self.top
+        while length > 0:
+            reach = min([self._without_gap(layout, length) for layout in windowed], default=length)
+            if reach == length:
                 yield length
+                reach -= 1
+            length = reach - reach % self._step
         yield 0
+
+    def _without_gap(self, layout: Layout, length: int) -> int:
+        """`length`, if a windowed group has all blocks that it needs there; else where the last one that is missing begins: no length between serves."""
+        first, end = layout.first_needed(length), length // layout.size
+        needed = self.blocks[layout.group][first:end]
+        if NO_BLOCK not in needed:
+            return length
+        return (end - 1 - needed[::-1].index(NO_BLOCK)) * layout.size
 
     def adopted(self, layout: Layout, length: int) -> list[int]:
         """The blocks that a group needs from a hit of `length` tokens; those before them have left its window."""
@@ -48,16 +60,3 @@ def _reach(layout: Layout, blocks: list[int]) -> int:
     if layout.window is None and NO_BLOCK in blocks:
         return blocks.index(NO_BLOCK) * layout.size
     return len(blocks) * layout.size
-
-
-def _runs(blocks: list[int]) -> list[int]:
-    """For each n, how many filed blocks in a row end with the n-th."""
-    runs = [0]
-    for block in blocks:
-        runs.append(0 if block < 0 else runs[-1] + 1)
-    return runs
-
-
-def _serves(layout: Layout, runs: list[int], length: int) -> bool:
-    end = length // layout.size
-    return runs[end] >= end - layout.first_needed(length)

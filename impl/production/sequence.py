@@ -24,6 +24,7 @@ class SequenceState:
     step: the step that launched it. copies: those to run before it. sources: the blocks that they read, held until they ran.
     room: up to here it may write without a look at the tables: the tails have slots, nobody shares them, the index promises them to nobody.
     milestone: nothing happens at a commit below this length: no block fills up, none leaves a window.
+    calm: a decode that commits less than this many tokens, milestone or not, finds a slot for the next as well; 0 where nobody looked.
     depths, cursors: for each prefix chain, how many of its whole blocks were offered to the index, and where in the index it stands since.
     passed: for each group, how many leading blocks have left the window.
     stale: for each group, the first table entry that the device side does not have yet. mirrored: whether the device side has any.
@@ -32,6 +33,7 @@ class SequenceState:
     """
 
     __slots__ = (
+        "calm",
         "computed",
         "copies",
         "cursors",
@@ -66,7 +68,7 @@ class SequenceState:
         """The state of a sequence that is known and has computed nothing. What it held is the cache's business."""
         self.tables: list[Table] = [[] for _ in range(groups)]
         self.passed = [0] * groups
-        self.computed = self.room = self.target = 0
+        self.computed = self.room = self.target = self.calm = 0
         self.milestone = NEVER
         self.drafts: tuple[int, ...] = ()
         self.step = NOT_LAUNCHED

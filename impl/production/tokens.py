@@ -16,14 +16,21 @@ LARGE = "q"
 
 def pack(tokens: Iterable[int]) -> array[int]:
     """The tokens in an array. Raises TokenOutOfRange beyond 64 bits."""
-    listed = tokens if isinstance(tokens, list | array) else list(tokens)
+    listed = tokens if isinstance(tokens, list) else list(tokens)
     try:
-        return array(SMALL, listed)
+        return _packed(SMALL, listed)
     except OverflowError:
         try:
-            return array(LARGE, listed)
+            return _packed(LARGE, listed)
         except OverflowError:
             raise TokenOutOfRange("a token id does not fit in 64 bits; map it to a smaller number") from None
+
+
+def _packed(typecode: str, listed: list[int]) -> array[int]:
+    # Not array(typecode, listed), which takes twice as long.
+    packed: array[int] = array(typecode)
+    packed.fromlist(listed)
+    return packed
 
 
 def extended(packed: array[int], tokens: Iterable[int]) -> array[int]:
