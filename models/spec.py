@@ -23,8 +23,10 @@ import msgspec
 
 from kvproof.models import checks
 from kvproof.models.agenda import Agenda
+from kvproof.models.aside import Aside
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.checks import Broken
+from kvproof.models.evidence import NO_EVIDENCE, Evidence
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.memory import GhostMemory, Work
 from kvproof.models.numbers import Numbers
@@ -58,6 +60,9 @@ MAX_OPEN_STEPS: Final = 3
 TREE_SLACK: Final = 20_000
 """How many interned prefixes may be kept beyond one and a half times those that were needed at the last clearing: clearing walks the whole tree."""
 
+MOST_ASKED: Final = 64
+"""How often a check is made again after one operation: one that is broken in more places has its rest judged with the next operation."""
+
 MOST_GONE: Final = 4096
 """How many sequences that are gone are remembered with their tokens, to say what became of them."""
 
@@ -85,12 +90,13 @@ Outcome: TypeAlias = Hit | Grant | bool | int | OutOfBlocksSeen | RefusedSeen | 
 """What an operation answered."""
 
 
-class Violation(msgspec.Struct, frozen=True):
-    """A broken law: which one, at which step of the program (0-based), and why, in prose."""
+class Violation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A broken law: which one, at which step of the program (0-based), why in prose, and what is accused in numbers."""
 
     law: str
     step: int
     reason: str
+    evidence: Evidence = NO_EVIDENCE
 
 
 class ContractBroken(Exception):
@@ -112,6 +118,12 @@ class Spec:
         self.windows = tuple(group.window if group.kind == "sliding_window" else None for group in capabilities.groups)
         self.null_blocks = frozenset(capabilities.null_blocks)
         self.universe = frozenset(range(num_blocks)) - self.null_blocks
+        self.judged = self.universe
+        """The blocks that laws are asked of: all, until some are set aside."""
+        self.partial = False
+        """Whether anything was set aside."""
+        self.aside: Aside | None = None
+        """Where the spec goes on after broken laws: what they accuse."""
         self.usable = _usable(capabilities, num_blocks, len(self.universe))
         self.tree = PrefixTree()
         self.memory = GhostMemory(num_blocks, max(self.block_sizes))
@@ -164,24 +176,26 @@ class Spec:
     # -- what the cache did -------------------------------------------------------------------------------------------------------------------
 
     def apply(self, op: Op, outcome: Outcome, seen: Seen) -> Violation | None:
-        """Judge one enabled operation by a full observation. After a violation the spec must not be used again."""
+        """Judge one enabled operation by a full observation. After a violation the spec must not be used again, unless it goes on."""
         return self.judge(op, outcome, self.seen.difference(seen))
 
     def judge(self, op: Op, outcome: Outcome, change: Change) -> Violation | None:
-        """Judge one enabled operation by what was seen to change. After a violation the spec must not be used again."""
+        """Judge one enabled operation by what was seen to change. After a violation the spec must not be used again, unless it goes on."""
         self.memory.step = self.step
         self.memory.touched.clear()
         if self.evicted:
             self.past_evictions.extend(self.evicted)
             self.evicted.clear()
         self.idle_release = False
+        if self.aside is not None:
+            self.aside.begin()
         self.seen.take(change)
         self.agenda.begin(self)
         try:
             if _failed(op, outcome):
-                checks.failure_changes_nothing(self, op)
+                self.ask(checks.failure_changes_nothing, op)
                 if isinstance(outcome, OutOfBlocksSeen) and isinstance(op, Extend) and not self.memory.blurred:
-                    checks.no_spurious_exhaustion(self, op)
+                    self.ask(checks.no_spurious_exhaustion, op)
             else:
                 _APPLY[type(op)](self, op, outcome)
                 if self.hits and not isinstance(op, Match | Admit) and not self.idle_release:
@@ -189,10 +203,43 @@ class Spec:
             self._note_drops(op)
             checks.everything(self, op)
         except Broken as broken:
-            return Violation(law=broken.law, step=self.step, reason=broken.reason)
+            return self._violation(broken)
+        first = self.aside.found[0] if self.aside is not None and self.aside.found else None
+        violation = None if first is None else self._violation(first)
         self.step += 1
         self._forget_prefixes()
-        return None
+        return violation
+
+    def _violation(self, broken: Broken) -> Violation:
+        return Violation(broken.law, self.step, broken.reason, broken.evidence)
+
+    def go_on(self) -> None:
+        """Do not end at a broken law: set aside what it accuses, and judge the rest. Must be said before the first operation."""
+        self.aside = Aside(self)
+
+    def ask(self, check: Callable[..., None], *what: object) -> None:
+        """Put the operation to the check of a law. A spec that goes on asks again, of what is left when the accused are set aside."""
+        if self.aside is None:
+            check(self, *what)
+            return
+        for _ in range(MOST_ASKED):
+            try:
+                check(self, *what)
+            except Broken as broken:
+                if self.aside.take(broken):
+                    continue
+            return
+
+    def left_out(self, seq: int) -> bool:
+        """Whether this sequence was set aside, so that no law is asked of it."""
+        return self.aside is not None and seq in self.aside.sequences
+
+    def stop_judging(self, blocks: set[int]) -> None:
+        """Ask no law of these blocks any more."""
+        self.partial = True
+        self.judged = self.judged - blocks
+        self.usable -= len(blocks)
+        self.agenda.leave_out(blocks)
 
     # -- queries that checks and generators share -----------------------------------------------------------------------------------------------
 
@@ -315,8 +362,8 @@ class Spec:
         if not isinstance(outcome, Hit):
             raise ContractBroken("match must return a Hit")
         sequence = self.live[op.seq]
-        checks.hit(self, sequence, outcome.tokens)
-        checks.steady_hit(self, op, outcome.tokens)
+        self.ask(checks.hit, sequence, outcome.tokens)
+        self.ask(checks.steady_hit, op, outcome.tokens)
         self._seen_content(sequence, min(outcome.tokens, len(sequence.path)))
 
     def _extend(self, op: Extend, outcome: Outcome) -> None:
@@ -330,14 +377,14 @@ class Spec:
             raise ContractBroken(f"extend reported adopted={grant.adopted}, but the capability prefix is not claimed")
         first = sequence.computed == 0
         if first:
-            checks.adoption(self, sequence, grant)
-            sequence.computed = grant.adopted
+            self.ask(checks.adoption, sequence, grant)
+            sequence.computed = min(grant.adopted, len(sequence.known) - 1)
             self.agenda.grown(self, sequence, 0)
         out = self._new_pass(sequence, op, grant)
-        checks.copy_batch(self, op, grant)
+        self.ask(checks.copy_batch, op, grant)
         self._take_blocks(sequence, out.start, {target for _, _, target in grant.copies}, self._rewritten(sequence, out))
-        checks.room(self, sequence, out)
-        checks.exclusive_write(self, sequence, out, grant)
+        self.ask(checks.room, sequence, out)
+        self.ask(checks.exclusive_write, sequence, out, grant)
         checks.whole_pool_again(self, sequence)
         out.work = self._work(sequence, out, grant)
         self.memory.run(out.work, launched=not self.capabilities.steps)
@@ -348,7 +395,7 @@ class Spec:
         self.agenda.places |= out.copied
         out.finished = not self.capabilities.steps
         if not self.capabilities.steps:
-            checks.mirror(self, [out])
+            self.ask(checks.mirror, [out])
         self._use(sequence)
 
     def _commit(self, op: Commit, outcome: Outcome) -> None:
@@ -391,7 +438,7 @@ class Spec:
         child = Sequence(op.child, parent.namespace, list(parent.known), list(parent.path), computed=parent.computed, asked=parent.asked)
         self._know(child)
         self.agenda.grown(self, child, 0)
-        checks.copy_batch(self, op, grant)
+        self.ask(checks.copy_batch, op, grant)
         targets = {target for _, _, target in grant.copies}
         shared = {block for table in self.tables(parent) for block in table if block is not None} - targets
         self._take_blocks(child, child.computed, targets, shared)
@@ -420,7 +467,7 @@ class Spec:
         self.exercised["release-once"] += 1
 
     def _release_again(self, op: Release, outcome: Outcome) -> None:
-        checks.repeated_release(self, op, outcome)
+        self.ask(checks.repeated_release, op, outcome)
         self.idle_release = True
 
     def _bury(self, sequence: Sequence) -> None:
@@ -442,7 +489,7 @@ class Spec:
         self.memory.launch()
         self.steps.append(launched)
         self.agenda.launched.extend(launched)
-        checks.mirror(self, launched)
+        self.ask(checks.mirror, launched)
 
     def _end(self, op: EndStep, outcome: Outcome) -> None:
         for out in self.steps.pop(op.step):
@@ -456,12 +503,12 @@ class Spec:
     def _evict(self, op: Evict, outcome: Outcome) -> None:
         for block in self.universe.intersection(op.blocks):
             self.memory.forget(block, "evicted")
-        checks.eviction(self, op)
+        self.ask(checks.eviction, op)
 
     def _reset(self, op: Reset, outcome: Outcome) -> None:
         for block in self.universe:
             self.memory.forget(block, "reset")
-        checks.reset(self)
+        self.ask(checks.reset)
 
     def _swap_out(self, op: SwapOut, outcome: Outcome) -> None:
         sequence = self.live[op.seq]
@@ -604,7 +651,7 @@ class Spec:
             if block in shared or self._shared_for_its_content(sequence, group, index, block):
                 continue
             if block in filled or index * self.block_sizes[group] >= computed:
-                checks.handed_out(self, sequence, group, index, block)
+                self.ask(checks.handed_out, sequence, group, index, block)
                 self.memory.clear(block, "reused")
 
     def _handed(self, sequence: Sequence) -> list[tuple[int, int, int]]:

@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import msgspec
 
-from kvproof.fuzz.audit import AuditReport, Breach, LawFinding
+from kvproof.fuzz.audit import AuditReport
+from kvproof.fuzz.auditor import Breach, LawFinding
 from kvproof.fuzz.programs import FORMAT
 from kvproof.fuzz.reports import wording
 from kvproof.fuzz.traces.format import BadTrace
@@ -66,7 +67,8 @@ class Stream:
         self.removed_unknown = 0
         self.two_namespaces = 0
         self.exercised: Counter[str] = Counter()
-        self.breach: Breach | None = None
+        self.breaches: dict[str, Breach] = {}
+        """The first fault of each broken law."""
 
     def take(self, event: Mapping[str, Any], place: int) -> None:
         """One event. `place` is its line or batch. Raises ValueError for what is no event."""
@@ -94,7 +96,7 @@ class Stream:
             if len(tokens) % size or len(tokens) < size * len(hashes):
                 told = f"{wording.counted(len(hashes), 'block')} of {wording.counted(size, 'token')} were stored with {wording.counted(len(tokens), 'token')}"
                 self._break("published-is-committed", place, f"{told}: a block that is not full was published")
-                return
+                whole = False  # which tokens belong to which hash cannot be told
         parent = event.get("parent_block_hash")
         # An engine that skips blocks (out of a window) sends more tokens than hashes, and does not say which belong to which.
         paired = whole and len(tokens) == size * len(hashes)
@@ -142,12 +144,11 @@ class Stream:
                 del self.index[key]
 
     def _break(self, law: str, place: int, reason: str) -> None:
-        if self.breach is None:
-            self.breach = Breach(law, self.events, place, reason)
+        self.breaches.setdefault(law, Breach(law, self.events, place, reason))
 
 
 def audit_events(path: Path, *, tolerant: bool = False) -> AuditReport:
-    """Audit a stream of events. `tolerant`: go on after what cannot be read. Raises BadTrace."""
+    """Audit a stream of events: the first fault of each broken law. `tolerant`: go on after what cannot be read. Raises BadTrace."""
     begun = time.perf_counter()
     stream = Stream()
     troubles: list[str] = []
@@ -158,18 +159,19 @@ def audit_events(path: Path, *, tolerant: bool = False) -> AuditReport:
             for event in _events(found):
                 stream.take(event, place)
         except (ValueError, TypeError) as error:
-            if not tolerant:
+            if not tolerant and not stream.breaches:
                 raise BadTrace(f"{path}: item {place} is no KV event ({error}); add --tolerant to audit the rest.") from error
             troubles.append(wording.sentence(f"item {place} is no KV event: {error}"))
-        if stream.breach is not None:
-            break
+            if not tolerant:
+                troubles.append("The audit ended there; add --tolerant to audit the rest.")
+                break
     return AuditReport(
         FORMAT,
         str(path),
         "a stream of KV events",
-        "broken" if stream.breach else "proved",
+        "broken" if stream.breaches else "proved",
         {law.name: _finding(stream, law.name) for law in CACHE_LAWS},
-        [stream.breach] if stream.breach else [],
+        list(stream.breaches.values()),
         stream.events,
         round(time.perf_counter() - begun, 3),
         troubles,
@@ -179,8 +181,8 @@ def audit_events(path: Path, *, tolerant: bool = False) -> AuditReport:
 
 def _finding(stream: Stream, law: str) -> LawFinding:
     times = stream.exercised[law]
-    if stream.breach is not None and stream.breach.law == law:
-        return LawFinding("broken", times, stream.breach.reason)
+    if law in stream.breaches:
+        return LawFinding("broken", times, stream.breaches[law].reason)
     if law not in JUDGED:
         return LawFinding(
             "unknown", 0, "a stream of KV events names content by hash, and shows neither blocks, block tables, counts nor requests"

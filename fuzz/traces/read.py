@@ -14,12 +14,12 @@ import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias, cast
+from typing import BinaryIO, Final, TypeAlias, cast, get_args
 
 import msgspec
 
 from kvproof.fuzz.programs import FORMAT
-from kvproof.fuzz.traces.format import BadTrace, Blocks, End, Free, Header, Line, Looks, Taken
+from kvproof.fuzz.traces.format import BadTrace, Blocks, End, Field, Free, Header, LaterLine, Line, Looks, Taken
 from kvproof.fuzz.traces.write import part_path
 from kvproof.models.observed import UNMOVED, Change, Moved, Observed
 from kvproof.models.ops import Admit, AnyOp, Fork, Release
@@ -158,6 +158,7 @@ class Unfold:
         self._tables: dict[int, Tables] = {}
         self._replayed: set[int] = set()
         self._freed: set[int] = set()
+        self._free_count: int | None = None
         self._adrift = False
         """Whether lines are missing, so that changes say nothing any more of what began before."""
         self._nulls = frozenset(header.capabilities.null_blocks)
@@ -184,6 +185,7 @@ class Unfold:
             self._moved(line.retiring, sees.get("retiring")),
             None if line.events is msgspec.UNSET else self._replay(cast("Sequence[Taken]", line.events)),
             self._worker_tables(line) if line.worker_tables else {},
+            self._counter(line),
         )
 
     def _check_answer(self, line: Line) -> None:
@@ -245,6 +247,13 @@ class Unfold:
         changed = dict(cast("Sequence[tuple[int, int]]", counts))
         self._shown(tuple(changed))
         return changed
+
+    def _counter(self, line: Line) -> int | None:
+        """What the cache's own counter of free blocks shows; None where it was not looked at."""
+        if isinstance(line.free_count, msgspec.UnsetType):
+            return self._free_count if self._sees.get("free_count") == "always" else None
+        self._free_count = line.free_count
+        return line.free_count
 
     def _free(self, line: Line) -> Moved | None:
         free = line.free
@@ -335,6 +344,7 @@ def _whole(observed: Observed) -> Seen:
             None if books.free is None else tuple(books.free),
             None if books.cached is None else frozenset(books.cached),
             None if books.retiring is None else frozenset(books.retiring),
+            books.free_count,
         ),
         last.worker_tables,
         None if last.events is None else frozenset(observed.replayed),
@@ -407,7 +417,8 @@ def _impossible(header: Header) -> str:
 
 def _lines_of(path: Path, reader: Reader, part: int) -> Iterator[tuple[int, Line | End | Trouble]]:
     """(line number, what it holds) of one part, the header left out."""
-    decode = msgspec.json.Decoder(Line).decode
+    known = reader.header.sees.keys() <= set(get_args(Field))
+    decode = msgspec.json.Decoder(Line if known else LaterLine).decode
     crc, number, ended = 0, 0, False
     try:
         with _open(path) as file:

@@ -61,12 +61,12 @@ def everything(spec: Spec, op: Op) -> None:
     spec.agenda.touched(spec)
     if spec.thorough:
         spec.agenda.everything(spec)
-    no_aliasing(spec)
-    contents(spec, op)
-    books(spec, op)
+    spec.ask(no_aliasing)
+    spec.ask(contents, op)
+    spec.ask(books, op)
     if "tight" in spec.capabilities.policy:
-        tail_waste(spec, op)
+        spec.ask(tail_waste, op)
     if spec.seen.last.events is not None and spec.seen.books.cached is not None:
-        events(spec)
+        spec.ask(events)
     if "lru" in spec.capabilities.policy:
-        eviction_order(spec)
+        spec.ask(eviction_order)

@@ -17,7 +17,7 @@ def contents(spec: Spec, op: Op) -> None:
     """Every readable position of every live sequence shows its own ghost; only what changed is looked at again."""
     for seq in changed_sequences(spec, op):
         sequence = spec.live.get(seq)
-        if sequence is not None and sequence.computed == 0 and sequence.out is None and not sequence.swapped:
+        if sequence is not None and sequence.computed == 0 and sequence.out is None and not sequence.swapped and not spec.left_out(seq):
             holds_nothing(sequence, spec.tables(sequence), op)
     last = None
     for sequence, group, index in _readers(spec):
@@ -34,6 +34,8 @@ def _readers(spec: Spec) -> list[tuple[Sequence, int, int]]:
         return []
     found = [(live[seq], group, index) for seq, group, index in spec.agenda.entries if seq in live]
     found = [reader for reader in found if reader[0].computed and not reader[0].swapped]
+    if spec.partial:
+        found = [reader for reader in found if not spec.left_out(reader[0].seq)]
     if len(found) > 1:
         found.sort(key=lambda reader: (reader[0].born, reader[1], reader[2]))
     return found
@@ -44,7 +46,12 @@ def holds_nothing(sequence: Sequence, tables: tuple[Table, ...], op: Op) -> None
     for table in tables:
         if table:
             law = "release-once" if isinstance(op, Release) else "committed-is-covered"
-            raise Broken(law, f"sequence {sequence.seq} holds nothing, yet its block table is {show(table)} after {op_name(op)}")
+            raise Broken(
+                law,
+                f"sequence {sequence.seq} holds nothing, yet its block table is {show(table)} after {op_name(op)}",
+                blocks=(block for block in table if block is not None),
+                sequences=(sequence.seq,),
+            )
 
 
 def entry_contents(spec: Spec, op: Op, sequence: Sequence, group: int, index: int) -> None:
@@ -57,14 +64,27 @@ def entry_contents(spec: Spec, op: Op, sequence: Sequence, group: int, index: in
     table = spec.tables(sequence)[group]
     block = table[index] if index < len(table) else None
     if block is None:
-        raise Broken(_law_for_missing(spec, op, sequence, group), told_missing(spec, sequence, group, table, low))
+        law = _law_for_missing(spec, op, sequence, group)
+        raise Broken(law, told_missing(spec, sequence, group, table, low), sequences=(sequence.seq,), positions=(low,), group=group)
+    if block not in spec.judged:
+        return
     wanted = expected_ghosts(spec, sequence, group, low, high)
     if spec.memory.holds(block, wanted, low - index * size) or spec.memory.learn(block, wanted, low - index * size):
         return
     first = block * spec.memory.stride + low - index * size
     offset = next(i for i, content in enumerate(wanted) if spec.memory.slots[first + i] != content)
     law = _law_for_wrong(spec, op, sequence, group, low + offset, spec.memory.slots[first + offset])
-    raise Broken(law, _wrong(spec, op, sequence, group, low + offset, first + offset))
+    lost = spec.memory.lost.get(wanted[offset]) if not spec.memory.slots[first + offset] else None
+    raise Broken(
+        law,
+        _wrong(spec, op, sequence, group, low + offset, first + offset),
+        blocks=(block, lost.block) if lost else (block,),
+        sequences=(sequence.seq,),
+        positions=(low + offset,),
+        slots=((block, low - index * size + offset),),
+        steps=(lost.step,) if lost else (),
+        group=group,
+    )
 
 
 def expected_ghosts(spec: Spec, sequence: Sequence, group: int, low: int, high: int) -> list[int]:
@@ -91,10 +111,14 @@ def room(spec: Spec, sequence: Sequence, out: Pass) -> None:
         for index in range(needed_from // size, blocks_for(out.end, size)):
             if index >= len(table) or table[index] is None:
                 skipped = spec.windows[group] is not None and index < len(table)
+                position = max(needed_from, index * size)
                 raise Broken(
                     "window-keeps-what-it-needs" if skipped else "committed-is-covered",
                     f"extend granted sequence {sequence.seq} the positions {out.start} to {out.end - 1}, but its table {show(table)} "
-                    f"has no block for position {max(needed_from, index * size)}{in_group(spec, group)}",
+                    f"has no block for position {position}{in_group(spec, group)}",
+                    sequences=(sequence.seq,),
+                    positions=(position,),
+                    group=group,
                 )
 
 

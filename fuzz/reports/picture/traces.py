@@ -10,10 +10,9 @@ from typing import Final
 
 import msgspec
 
-from kvproof.fuzz.audit import Auditor
+from kvproof.fuzz.auditor import Auditor
 from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.reports import wording
-from kvproof.fuzz.reports.picture.differences import Accusation
 from kvproof.fuzz.reports.picture.document import Document, Picture, picture_of
 from kvproof.fuzz.reports.picture.film import Film
 from kvproof.fuzz.reports.picture.sources import MOST_SOURCE_OPERATIONS, Progress, accuse, operation_text
@@ -57,16 +56,14 @@ def film_trace(path: Path, *, on_progress: Progress | None = None) -> Picture:
     if trouble:
         picture.trouble = wording.sentence(f"{trouble}; what comes after it is not drawn")
     elif auditor.breach is not None and last is not None:
-        breach = auditor.breach
-        accuse(picture, film, Violation(breach.law, breach.operation, breach.reason), last.op, last.outcome)
+        accuse(picture, film, auditor.breach.violation, last.op, last.outcome)
     if len(ops) <= MOST_SOURCE_OPERATIONS:
-        picture.program = _program(reader.header, ops, picture.accusation)
+        picture.program = _program(reader.header, ops, auditor.breach.violation if auditor.breach else None)
     return picture
 
 
-def _program(header: Header, ops: list[AnyOp], accused: Accusation | None) -> str:
+def _program(header: Header, ops: list[AnyOp], violation: Violation | None) -> str:
     """What the trace recorded, as a failure file. It is no test: where the adapter of its target lies, a trace does not know."""
-    violation = Violation(accused.law, accused.step, accused.reason) if accused else None
     return msgspec.json.encode(Program(FORMAT, header.target, header.config, tuple(ops), violation=violation)).decode()
 
 

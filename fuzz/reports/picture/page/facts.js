@@ -16,8 +16,15 @@ function accusationPanel(app, lane) {
     h("h2", {}, h("span", { class: "law" }, accusation.law), " is broken at ", go),
     h("p", { class: "sentence" }, h("b", {}, "The law. "), withCode(accusation.sentence)),
     h("p", { class: "reason" }, h("b", {}, "The reason. "), reasonText(accusation.reason)),
+    accusation.began.length ? beganIn(app, lane, accusation.began) : null,
     differences && differences.length ? differencesTable(differences) : null,
   );
+}
+
+/** Links to the earlier steps in which the violation began. */
+function beganIn(app, lane, rows) {
+  const links = rows.map((row) => h("button", { type: "button", class: "link", onclick: () => app.go(lane.timeOf(row)) }, lane.movie.label(row)));
+  return h("p", { class: "began" }, h("b", {}, "It began in "), links.flatMap((link, index) => (index ? [", ", link] : [link])), ".");
 }
 
 /** A sentence in which `words` are code. */
