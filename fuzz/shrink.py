@@ -66,6 +66,8 @@ class Shrinker:
         self.deadline = time.monotonic() + seconds
         self.op_seconds = op_seconds
         self.runs = 0
+        self.reached = 0
+        """How many runs it took to come to the final number of operations."""
         self.best: Candidate | None = None
         self.result: Result | None = None
         self._tried: set[Candidate] = set()
@@ -135,6 +137,8 @@ class Shrinker:
         self._failed = ran = Candidate(candidate.config, tuple(result.ran))
         if self.best is not None and ran.size >= self.best.size:
             return False
+        if self.best is None or len(ran.ops) < len(self.best.ops):
+            self.reached = self.runs
         self.best, self.result = ran, result
         return True
 

@@ -27,10 +27,12 @@ from kvproof.fuzz.programs import Program, local, portable, write_whole, writing
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.reports.picture.align import align
 from kvproof.fuzz.reports.picture.document import Document, Picture
+from kvproof.fuzz.reports.picture.events import event_document
 from kvproof.fuzz.reports.picture.html import html
 from kvproof.fuzz.reports.picture.sources import film_program, film_report
 from kvproof.fuzz.reports.picture.text import show_picture
 from kvproof.fuzz.reports.picture.traces import trace_document
+from kvproof.fuzz.traces.kv_events import is_event_stream
 from kvproof.fuzz.traces.read import is_trace
 from kvproof.fuzz.verdicts import EXIT_STATUS
 from kvproof.options import FILE
@@ -68,7 +70,7 @@ def open_picture(
     port: int,
     no_browser: bool,
 ) -> int:
-    """Open the picture of FILE: a failure file, a program, a trace, or a report of `check --json`. With a
+    """Open the picture of FILE: a failure file, a program, a trace, a stream of KV events, or a report of `check --json`. With a
     TARGET, what FILE did is run again on it; a trace without one is shown as it was recorded.
     """
     document = picture_file(file, target)
@@ -88,6 +90,8 @@ def picture_file(file: Path, target: str | None) -> Document:
     if target is None and is_trace(file):
         with _bar(file.name, file.stat().st_size) as move:
             return trace_document(file, on_progress=lambda read: move(completed=read))
+    if target is None and is_event_stream(file):
+        return event_document(file)
     report = report_in(file)
     if report is not None and target is None:
         return film_report(report, find_target(report.target))

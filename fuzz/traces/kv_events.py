@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -35,6 +35,10 @@ READ_BYTES: Final = 1 << 20
 
 JUDGED: Final = ("hit-is-true-prefix", "published-is-committed", "events-replay-index")
 """The laws of which a stream of events can tell something."""
+
+
+Key: TypeAlias = tuple[object, ...]
+"""(hash, medium, group): what content is stored under."""
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -59,8 +63,7 @@ class Stream:
     def __init__(self) -> None:
         self.events = 0
         self.counts: Counter[str] = Counter()
-        self.index: dict[tuple[object, ...], Stored] = {}
-        """(hash, medium, group) -> what is stored under it."""
+        self.index: dict[Key, Stored] = {}
         self.most = 0
         self.known_from_empty = False
         """Whether the index is known to have been empty once: before that, the engine may have stored what this stream does not tell."""
@@ -103,10 +106,10 @@ class Stream:
         for at, name in enumerate(hashes):
             own = tuple(tokens[at * size : (at + 1) * size]) if paired else None
             content = None if own is None else Content(own, parent, _namespace(event, at))
-            self._store_one(_key(name, event), content, place)
+            self._store_one(key_of(name, event), content, place)
             parent = name
 
-    def _store_one(self, key: tuple[object, ...], content: Content | None, place: int) -> None:
+    def _store_one(self, key: Key, content: Content | None, place: int) -> None:
         stored = self.index.get(key)
         if stored is None:
             self.index[key] = Stored(1, content, self.events)
@@ -122,20 +125,18 @@ class Stream:
             self._break(
                 "hit-is-true-prefix",
                 place,
-                f"hash {_shown(key[0])} was stored by event {stored.event} and is stored again, before it was removed, with other {what}: "
+                f"hash {shown_hash(key[0])} was stored by event {stored.event} and is stored again, before it was removed, with other {what}: "
                 f"it stands for two prefixes, and whoever looks it up gets one of them",
             )
 
     def _remove(self, event: Mapping[str, Any], place: int) -> None:
         for name in _list(event, "block_hashes"):
-            key = _key(name, event)
+            key = key_of(name, event)
             stored = self.index.get(key)
             if stored is None:
                 self.removed_unknown += 1
                 if self.known_from_empty:
-                    reason = (
-                        f"hash {_shown(name)} is removed, but since everything was cleared it has not been stored, or was removed already"
-                    )
+                    reason = f"hash {shown_hash(name)} is removed, but since everything was cleared it has not been stored, or was removed already"
                     self._break("events-replay-index", place, reason)
                 continue
             self.exercised["events-replay-index"] += self.known_from_empty
@@ -221,6 +222,17 @@ def is_event_stream(path: Path) -> bool:
     return b'"kvproof"' not in start.split(b"\n", 1)[0] and any(kind.encode() in start for kind in KINDS)
 
 
+def events_of(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """(number of its item from 1, event) of every event in the file. Raises BadTrace at what is none."""
+    for place, found in _objects(path):
+        try:
+            if isinstance(found, Exception):
+                raise ValueError(str(found))
+            yield from ((place, event) for event in list(_events(found)))
+        except (ValueError, TypeError) as error:
+            raise BadTrace(f"{path}: item {place} is no KV event ({error}); `kvproof audit --tolerant {path}` judges the rest.") from error
+
+
 def _objects(path: Path) -> Iterator[tuple[int, Any]]:
     """(number from 1, object) of everything in the file; an exception in place of what cannot be read."""
     try:
@@ -301,7 +313,8 @@ def _named(event: Sequence[Any]) -> dict[str, Any]:
     return named
 
 
-def _key(name: object, event: Mapping[str, Any]) -> tuple[object, ...]:
+def key_of(name: object, event: Mapping[str, Any]) -> Key:
+    """What a hash of an event is stored under. Raises ValueError."""
     if not isinstance(name, int | str | bytes):
         raise ValueError(f"a block hash is {name!r}; hashes are integers or bytes")
     return name, event.get("medium"), event.get("group_idx")
@@ -320,5 +333,6 @@ def _list(event: Mapping[str, Any], field: str) -> Sequence[Any]:
     return value
 
 
-def _shown(name: object) -> str:
+def shown_hash(name: object) -> str:
+    """A hash in words."""
     return name.hex() if isinstance(name, bytes) else str(name)
