@@ -86,6 +86,8 @@ class Auditor:
     def __init__(self, header: Header, *, onward: bool = False) -> None:
         """`onward`: go on after a broken law."""
         self.header = header
+        self._claimed = header.capabilities.capabilities()
+        """What the recorded cache claims; the header's claims are fewer once operations are lost."""
         self.onward = onward
         self.exercised: Counter[str] = Counter()
         self.operations = 0
@@ -245,10 +247,14 @@ class Auditor:
         return LawFinding("unknown", 0, f"{because} before, and {untold}", first.line)
 
     def _because(self, law: Law) -> str:
+        if not law.applies(self._claimed):
+            return f"the recorded cache does not claim {wording.needs(law)}"
+        if self.adrift and not law.applies(self.header.capabilities.capabilities()):
+            return "operations are missing, and this law cannot be told without them"
         sees = self.header.sees
         missing = [field for field in ("tables", *NEEDS.get(law.name, ())) if field not in sees]
-        if not law.applies(self.header.capabilities.capabilities()):
-            return f"the recorded cache does not claim {wording.needs(law)}"
+        if self.adrift and missing:
+            return "operations are missing, and the books cannot be followed without them"
         if missing:
             return f"it does not show the {wording.joined([FIELD_WORDS[field] for field in missing])} of the cache"
         return UNTESTED

@@ -18,6 +18,7 @@ import msgspec
 
 from kvproof.fuzz.processes import process_context
 from kvproof.fuzz.programs import Program
+from kvproof.fuzz.runnable import runnable
 from kvproof.fuzz.shake import shaken
 from kvproof.fuzz.simpler import PASSES, Candidate, Pass, Size
 from kvproof.impl.checker import AdapterFault, read_capabilities
@@ -128,10 +129,17 @@ class Shrinker:
     def _try(self, candidate: Candidate) -> bool:
         """Run `candidate`; whether it fails as wanted and is simpler than the best. `_failed` is what of it ran, if it failed as wanted."""
         self._failed = None
+        candidate = Candidate(candidate.config, runnable(candidate.ops))
         if candidate in self._tried:
             return False
         self._tried.add(candidate)
-        result = next(filter(self.wanted, (self._run(candidate) for _ in range(self.tries))), None)
+        result = None
+        for _ in range(self.tries):
+            tried = self._run(candidate)
+            if self.wanted(tried):
+                result = tried
+                break
+            self._tried.add(Candidate(candidate.config, tuple(tried.ran)))
         if result is None:
             return False
         self._failed = ran = Candidate(candidate.config, tuple(result.ran))

@@ -133,12 +133,26 @@ def _compared(one: Document, other: Document) -> Document:
 
 def _show_text(document: Document, step: int | None) -> None:
     console = Output()
+    if step is not None:
+        _check_step(document, step)
+    if not document.pictures and not document.cases:
+        terminal.say(console, f"No law is broken, so there is no run to draw. {document.title}: {document.summary}")
+        if document.laws:
+            terminal.show_verdicts(console, document.laws, {})
     for picture in document.pictures:
         if len(document.pictures) > 1:
             console.rule(f"{picture.name} on {picture.target}")
         show_picture(console, picture, step=step)
     for case in document.cases:
         terminal.show_case(console, terminal.CaseExhibit(case.law, case.reason, case.case, case.source))
+
+
+def _check_step(document: Document, step: int) -> None:
+    """Raise Unusable where no run has this step."""
+    known = [number for picture in document.pictures for number in picture.numbers if number is not None]
+    if step not in known:
+        has = f"its steps are {min(known)} to {max(known)}" if known else "no operation ran"
+        raise Unusable(f"{document.title} has no step {step} to show: {has}.")
 
 
 def _bar(name: str, total: int) -> contextlib.AbstractContextManager[Callable[..., None]]:

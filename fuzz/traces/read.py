@@ -371,18 +371,45 @@ def is_trace(path: Path) -> bool:
         return False
 
 
+def _what_else(path: Path) -> str:
+    """What a file is that is no trace, in a sentence with the mend; empty where it is none of ours either."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Whole)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    if found.ops is not msgspec.UNSET:
+        return f"{path} is a program or a failure file, not a trace; see it with `kvproof replay {path}`, or write its trace with `kvproof record {path}`."
+    if found.verdict is not msgspec.UNSET:
+        return f"{path} is a report, not a trace; see it with `kvproof open {path}`."
+    return ""
+
+
+class _Whole(msgspec.Struct):
+    """What tells programs and reports from other JSON files."""
+
+    kvproof: int
+    ops: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    verdict: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
 class _Kind(msgspec.Struct):
     kind: str = ""
     kvproof: int = 0
 
 
 def _header(path: Path, line: bytes) -> Header:
+    if not line.strip():
+        raise BadTrace(
+            f"{path} is empty or begins with an empty line, so it is no trace: its recorder may have died before it wrote anything."
+        )
     try:
         kind = msgspec.json.decode(line, type=_Kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadTrace(f"line 1 of {path} is no trace header ({error}); a trace begins with a JSON object whose kind is trace.") from error
+        raise BadTrace(
+            _what_else(path) or f"line 1 of {path} is no trace header ({error}); a trace begins with a JSON object whose kind is trace."
+        ) from error
     if kind.kind != "trace":
-        raise BadTrace(f"{path} is no trace: line 1 has no kind that says so; record one with kvproof.record.")
+        raise BadTrace(_what_else(path) or f"{path} is no trace: line 1 has no kind that says so; record one with kvproof.record.")
     if kind.kvproof != FORMAT:
         raise BadTrace(
             f"{path} has format version {kind.kvproof}, and this kvproof reads version {FORMAT}; record the trace again with this release."

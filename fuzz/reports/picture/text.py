@@ -67,6 +67,8 @@ HOLDER_SIGNS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 def show_picture(console: Console, picture: Picture, *, step: int | None = None) -> None:
     """Print `picture` at a step: the one that breaks the law, or the last one, unless another is named."""
     row = _row(picture, step)
+    if step is not None and step not in picture.numbers:
+        _say(console, f"This run has no step {step}; its last one is shown.", "yellow")
     if picture.accusation:
         _accusation(console, picture)
     elif picture.trouble:
