@@ -45,15 +45,13 @@ def is_kernels(target: type) -> bool:
         return False
 
 
-def missing(names: Iterable[str] = EXTRA) -> str:
-    """Which of `names` are not installed, in one sentence with the mend; empty where nothing is missing."""
+def missing(names: Iterable[str] = EXTRA, who: str = "") -> str:
+    """Which of `names` are not installed, in one sentence with the mend; empty where nothing is missing. `who` needs them, or kernels."""
     absent = [name for name in names if importlib.util.find_spec(name) is None]
     if not absent:
         return ""
     verb = "is" if len(absent) == 1 else "are"
-    return (
-        f"Kernels need {joined(absent)}, which {verb} not installed; run `pip install 'kvproof[kernels]'` (triton is there on Linux only)."
-    )
+    return f"{f'{who} needs' if who else 'Kernels need'} {joined(absent)}, which {verb} not installed; run `pip install 'kvproof[kernels]'` (triton is there on Linux only)."
 
 
 def seeded() -> dict[str, str]:
@@ -128,6 +126,11 @@ def _bad_claim(kernels: type, name: str) -> str:
         return f"capabilities() of {name} raised {type(error).__name__}: {error}."
     if not isinstance(claimed, KernelCapabilities):
         return f"capabilities() of {name} returned {type(claimed).__name__}, where KernelCapabilities are due."
+    needed = ("store", "attend", *(["copy_blocks"] if "copy" in claimed.features else []))
+    absent = [method for method in needed if getattr(kernels, method, None) in (None, getattr(PagedKernels, method))]
+    if absent:
+        claim = ", which the feature copy needs" if absent == ["copy_blocks"] else ", which kernels need"
+        return f"{name} does not define {joined([f'{method}()' for method in absent])}{claim}."
     return ""
 
 

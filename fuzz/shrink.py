@@ -19,6 +19,7 @@ import msgspec
 from kvproof.fuzz.leaps import leaps, worth_a_leap
 from kvproof.fuzz.processes import process_context
 from kvproof.fuzz.programs import Program
+from kvproof.fuzz.runnable import runnable
 from kvproof.fuzz.shake import shaken
 from kvproof.fuzz.simpler import PASSES, Candidate, Pass, Size, recent
 from kvproof.impl.checker import AdapterFault, read_capabilities
@@ -67,6 +68,8 @@ class Shrinker:
         self.deadline = time.monotonic() + seconds
         self.op_seconds = op_seconds
         self.runs = 0
+        self.reached = 0
+        """How many runs it took to come to the final number of operations."""
         self.best: Candidate | None = None
         self.result: Result | None = None
         self._tried: set[Candidate] = set()
@@ -152,15 +155,24 @@ class Shrinker:
     def _try(self, candidate: Candidate) -> bool:
         """Run `candidate`; whether it fails as wanted and is simpler than the best. `_failed` is what of it ran, if it failed as wanted."""
         self._failed = None
+        candidate = Candidate(candidate.config, runnable(candidate.ops))
         if candidate in self._tried:
             return False
         self._tried.add(candidate)
-        result = next(filter(self.wanted, (self._run(candidate) for _ in range(self.tries))), None)
+        result = None
+        for _ in range(self.tries):
+            tried = self._run(candidate)
+            if self.wanted(tried):
+                result = tried
+                break
+            self._tried.add(Candidate(candidate.config, tuple(tried.ran)))
         if result is None:
             return False
         self._failed = ran = Candidate(candidate.config, tuple(result.ran))
         if self.best is not None and ran.size >= self.best.size:
             return False
+        if self.best is None or len(ran.ops) < len(self.best.ops):
+            self.reached = self.runs
         self.best, self.result = ran, result
         return True
 

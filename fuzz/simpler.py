@@ -138,13 +138,16 @@ def in_one_pass(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
 
 
 def merged(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
-    """Fold a later append into the prompt, and later passes of a sequence into its first."""
+    """Fold a later append into the prompt, that of the parent for a fork, and later passes of a sequence into its first."""
     ops = best.ops
     for i, op in enumerate(ops):
         if isinstance(op, Append):
+            seq = op.seq
             for j in range(i - 1, -1, -1):
                 earlier = ops[j]
-                if isinstance(earlier, Admit | Append) and earlier.seq == op.seq:
+                if isinstance(earlier, Fork) and earlier.child == seq:
+                    seq = earlier.parent
+                if isinstance(earlier, Admit | Append) and earlier.seq == seq:
                     longer = with_tokens(earlier, tokens_of(earlier) + op.tokens)
                     yield _with(best, (*ops[:j], longer, *ops[j + 1 : i], *ops[i + 1 :]))
                     more = [grown(o, op.seq, len(op.tokens)) for o in ops[j + 1 : i]]

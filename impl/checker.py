@@ -85,7 +85,9 @@ def read_capabilities(target: type) -> Capabilities:
     name = target.__qualname__
     method = getattr(target, "capabilities", None)
     if not callable(method):
-        raise AdapterFault(f"{name} has no capabilities(); give it a classmethod that returns kvproof.Capabilities.")
+        raise AdapterFault(
+            f"{name} has no capabilities(); give it a classmethod that returns kvproof.Capabilities for a cache, or kvproof.KernelCapabilities for kernels."
+        )
     try:
         claimed = method()
     except NotImplementedError:

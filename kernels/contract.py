@@ -172,4 +172,6 @@ def validate(capabilities: KernelCapabilities) -> None:
 
 
 def _missing(owner: type, method: str) -> NoReturn:
-    raise NotImplementedError(f"{owner.__name__}.{method} is not implemented, though its capabilities claim it or every adapter needs it")
+    raise NotImplementedError(
+        f"{owner.__name__}.{method} is not implemented, though its capabilities claim it or every class of kernels needs it"
+    )

@@ -16,10 +16,11 @@ def main() -> None:
     _take_over_locks(msgspec.json.decode(data)["mode"])
 
     from kvproof.fuzz.races.explore import explore
-    from kvproof.races_cli import Work, find_racing_target
+    from kvproof.races_cli import Work
+    from kvproof.targets import find_target
 
     work = msgspec.json.decode(data, type=Work)
-    target = find_racing_target(work.target)
+    target = find_target(work.target)
     with os.fdopen(answers, "wb") as out:
         for scenario in work.scenarios:
             outcome = explore(scenario, target, mode=work.mode, seconds=work.seconds, seed=work.seed)

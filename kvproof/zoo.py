@@ -16,9 +16,9 @@ import click
 from rich.progress import BarColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kvproof.console import Output, bar
+from kvproof.console import Output, bar, wrote
 from kvproof.fuzz.programs import write_whole, writing
-from kvproof.fuzz.verdicts import BROKEN, HELD
+from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD
 from kvproof.fuzz.zoo.case import Case, Outcome
 from kvproof.fuzz.zoo.cases import CASES, UNREACHED
 from kvproof.fuzz.zoo.keeper import SEARCH_SECONDS, judge_all
@@ -49,10 +49,15 @@ def zoo(names: tuple[str, ...], *, small: bool, seconds: float, markdown: Path |
             outcomes.append(outcome)
             move(advance=1)
     _show(outcomes)
-    if markdown is not None:
-        with writing(markdown, "--markdown"):
-            write_whole(markdown, page(outcomes).encode())
-    return BROKEN if any(outcome.trouble for outcome in outcomes) else HELD
+    written = markdown is None or wrote(lambda: _write_page(markdown, outcomes))
+    if any(outcome.trouble for outcome in outcomes):
+        return BROKEN
+    return HELD if written else AT_FAULT
+
+
+def _write_page(markdown: Path, outcomes: Sequence[Outcome]) -> None:
+    with writing(markdown, "--markdown"):
+        write_whole(markdown, page(outcomes).encode())
 
 
 def _chosen(names: Sequence[str], *, small: bool) -> list[Case]:

@@ -109,6 +109,21 @@ class Agenda:
             return ()
         return blocks.intersection(self.unpinned).union(*[blocks.intersection(out.listed) for out in self.finished])
 
+    def leave_out(self, blocks: set[int]) -> None:
+        """These blocks are judged no more."""
+        for gathered in (
+            self.counts,
+            self.places,
+            self.matchable,
+            self.told,
+            self.surplus,
+            self.kept_back,
+            self.lost,
+            self.settled,
+            self.mistold,
+        ):
+            gathered -= blocks
+
     def everything(self, spec: Spec) -> None:
         """Look at all there is."""
         for sequence in spec.live.values():

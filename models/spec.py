@@ -23,8 +23,10 @@ import msgspec
 
 from kvproof.models import checks
 from kvproof.models.agenda import Agenda
+from kvproof.models.aside import Aside
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.checks import Broken
+from kvproof.models.evidence import NO_EVIDENCE, Evidence
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.memory import GhostMemory, Work
 from kvproof.models.numbers import Numbers
@@ -57,6 +59,9 @@ MAX_OPEN_STEPS: Final = 3
 
 TREE_SLACK: Final = 20_000
 """How many interned prefixes may be kept beyond one and a half times those that were needed at the last clearing: clearing walks the whole tree."""
+
+MOST_ASKED: Final = 64
+"""How often a check is made again after one operation: one that is broken in more places has its rest judged with the next operation."""
 
 MOST_GONE: Final = 4096
 """How many sequences that are gone are remembered with their tokens, to say what became of them."""
@@ -99,12 +104,13 @@ Outcome: TypeAlias = Hit | Grant | bool | int | OutOfBlocksSeen | RefusedSeen | 
 """What an operation answered."""
 
 
-class Violation(msgspec.Struct, frozen=True):
-    """A broken law: which one, at which step of the program (0-based), and why, in prose."""
+class Violation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A broken law: which one, at which step of the program (0-based), why in prose, and what is accused in numbers."""
 
     law: str
     step: int
     reason: str
+    evidence: Evidence = NO_EVIDENCE
 
 
 class ContractBroken(Exception):
@@ -132,6 +138,12 @@ class Spec:
         self.rewrites = "rewrites" in capabilities.policy
         self.null_blocks = frozenset(capabilities.null_blocks)
         self.universe = frozenset(range(num_blocks)) - self.null_blocks
+        self.judged = self.universe
+        """The blocks that laws are asked of: all, until some are set aside."""
+        self.partial = False
+        """Whether anything was set aside."""
+        self.aside: Aside | None = None
+        """Where the spec goes on after broken laws: what they accuse."""
         self.usable = _usable(capabilities, num_blocks, len(self.universe))
         self.tree = PrefixTree()
         self.memory = GhostMemory(num_blocks, max(self.block_sizes))
@@ -181,11 +193,11 @@ class Spec:
     # -- what the cache did -------------------------------------------------------------------------------------------------------------------
 
     def apply(self, op: Op, outcome: Outcome, seen: Seen) -> Violation | None:
-        """Judge one enabled operation by a full observation. After a violation the spec must not be used again."""
+        """Judge one enabled operation by a full observation. After a violation the spec must not be used again, unless it goes on."""
         return self.judge(op, outcome, self.seen.difference(seen))
 
     def judge(self, op: Op, outcome: Outcome, change: Change) -> Violation | None:
-        """Judge one enabled operation by what was seen to change. After a violation the spec must not be used again."""
+        """Judge one enabled operation by what was seen to change. After a violation the spec must not be used again, unless it goes on."""
         memory, seen, kind = self.memory, self.seen, type(op)
         memory.step = self.step
         memory.touched.clear()
@@ -193,13 +205,16 @@ class Spec:
             self.past_evictions.extend(self.evicted)
             self.evicted.clear()
         self.idle_release = False
+        if self.aside is not None:
+            self.aside.begin()
         seen.take(change)
         self.agenda.begin(seen)
         try:
             if outcome is not None and _failed(op, outcome):
-                checks.failure_changes_nothing(self, op)
+                self.ask(checks.failure_changes_nothing, op)
                 if isinstance(op, Extend) and isinstance(outcome, OutOfBlocksSeen | Died) and not memory.blurred:
-                    checks.no_spurious_exhaustion(self, op, "OutOfBlocks" if isinstance(outcome, OutOfBlocksSeen) else outcome.error)
+                    raised = "OutOfBlocks" if isinstance(outcome, OutOfBlocksSeen) else outcome.error
+                    self.ask(checks.no_spurious_exhaustion, op, raised)
             else:
                 _APPLY[kind](self, op, outcome)
                 if self.hits and kind is not Match and kind is not Admit and not self.idle_release:
@@ -208,11 +223,44 @@ class Spec:
                 self._note_drops(op)
             checks.everything(self, op)
         except Broken as broken:
-            return Violation(law=broken.law, step=self.step, reason=broken.reason)
+            return self._violation(broken)
+        first = self.aside.found[0] if self.aside is not None and self.aside.found else None
+        violation = None if first is None else self._violation(first)
         self.step += 1
         if len(self.tree) > self._most_nodes:
             self._forget_prefixes()
-        return None
+        return violation
+
+    def _violation(self, broken: Broken) -> Violation:
+        return Violation(broken.law, self.step, broken.reason, broken.evidence)
+
+    def go_on(self) -> None:
+        """Do not end at a broken law: set aside what it accuses, and judge the rest. Must be said before the first operation."""
+        self.aside = Aside(self)
+
+    def ask(self, check: Callable[..., None], *what: object) -> None:
+        """Put the operation to the check of a law. A spec that goes on asks again, of what is left when the accused are set aside."""
+        if self.aside is None:
+            check(self, *what)
+            return
+        for _ in range(MOST_ASKED):
+            try:
+                check(self, *what)
+            except Broken as broken:
+                if self.aside.take(broken):
+                    continue
+            return
+
+    def left_out(self, seq: int) -> bool:
+        """Whether this sequence was set aside, so that no law is asked of it."""
+        return self.aside is not None and seq in self.aside.sequences
+
+    def stop_judging(self, blocks: set[int]) -> None:
+        """Ask no law of these blocks any more."""
+        self.partial = True
+        self.judged = self.judged - blocks
+        self.usable -= len(blocks)
+        self.agenda.leave_out(blocks)
 
     # -- queries that checks and generators share -----------------------------------------------------------------------------------------------
 
@@ -335,8 +383,8 @@ class Spec:
         if not isinstance(outcome, Hit):
             raise ContractBroken("match must return a Hit")
         sequence = self.live[op.seq]
-        checks.hit(self, sequence, outcome.tokens)
-        checks.steady_hit(self, op, outcome.tokens)
+        self.ask(checks.hit, sequence, outcome.tokens)
+        self.ask(checks.steady_hit, op, outcome.tokens)
         if self.lru:
             self._seen_content(sequence, min(outcome.tokens, len(sequence.path)))
 
@@ -350,14 +398,14 @@ class Spec:
         if grant.adopted and not self.capabilities.prefix:
             raise ContractBroken(f"extend reported adopted={grant.adopted}, but the capability prefix is not claimed")
         if not sequence.computed:
-            checks.adoption(self, sequence, grant)
-            sequence.computed = grant.adopted
+            self.ask(checks.adoption, sequence, grant)
+            sequence.computed = min(grant.adopted, len(sequence.known) - 1)
             self.agenda.grown(self, sequence, 0)
         out = self._new_pass(sequence, op, grant)
         targets = self._targets(op, grant)
         self._take_blocks(sequence, out.start, targets, self._rewritten(sequence, out) if self.rewrites else NO_BLOCKS)
-        checks.room(self, sequence, out)
-        checks.exclusive_write(self, sequence, out, targets)
+        self.ask(checks.room, sequence, out)
+        self.ask(checks.exclusive_write, sequence, out, targets)
         checks.whole_pool_again(self, sequence)
         out.work = self._work(sequence, out, grant)
         self.memory.run(out.work, launched=out.launched)
@@ -368,7 +416,7 @@ class Spec:
         self.agenda.places |= out.copied
         out.finished = out.launched
         if out.launched:
-            checks.mirror(self, [out])
+            self.ask(checks.mirror, [out])
         self._use(sequence)
 
     def _commit(self, op: Commit, outcome: Outcome) -> None:
@@ -442,7 +490,7 @@ class Spec:
         self.exercised["release-once"] += 1
 
     def _release_again(self, op: Release, outcome: Outcome) -> None:
-        checks.repeated_release(self, op, outcome)
+        self.ask(checks.repeated_release, op, outcome)
         self.idle_release = True
 
     def _bury(self, sequence: Sequence) -> None:
@@ -464,7 +512,7 @@ class Spec:
         self.memory.launch()
         self.steps.append(launched)
         self.agenda.launched.extend(launched)
-        checks.mirror(self, launched)
+        self.ask(checks.mirror, launched)
 
     def _end(self, op: EndStep, outcome: Outcome) -> None:
         for out in self.steps.pop(op.step):
@@ -478,12 +526,12 @@ class Spec:
     def _evict(self, op: Evict, outcome: Outcome) -> None:
         for block in self.universe.intersection(op.blocks):
             self.memory.forget(block, "evicted")
-        checks.eviction(self, op)
+        self.ask(checks.eviction, op)
 
     def _reset(self, op: Reset, outcome: Outcome) -> None:
         for block in self.universe:
             self.memory.forget(block, "reset")
-        checks.reset(self)
+        self.ask(checks.reset)
 
     def _swap_out(self, op: SwapOut, outcome: Outcome) -> None:
         sequence = self.live[op.seq]
@@ -531,7 +579,7 @@ class Spec:
         """The blocks that the copies of a grant fill."""
         if not grant.copies:
             return NO_BLOCKS
-        checks.copy_batch(self, op, grant)
+        self.ask(checks.copy_batch, op, grant)
         return {target for _, _, target in grant.copies}
 
     def _new_pass(self, sequence: Sequence, op: Extend, grant: Grant) -> Pass:
@@ -635,7 +683,7 @@ class Spec:
             if block in shared or self._shared_for_its_content(sequence, group, index, block):
                 continue
             if block in filled or index * self.block_sizes[group] >= computed:
-                checks.handed_out(self, sequence, group, index, block)
+                self.ask(checks.handed_out, sequence, group, index, block)
                 self.memory.clear(block, "reused")
 
     def _handed(self, sequence: Sequence) -> list[tuple[int, int, int]]:

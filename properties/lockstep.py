@@ -22,7 +22,8 @@ import msgspec
 
 from kvproof.impl.checker import AdapterFault, Checked, Hung, Raises, read_capabilities
 from kvproof.models.capabilities import Capabilities
-from kvproof.models.ops import Admit, AnyOp, BeginStep, Commit, EndStep, Extend, Fork, Op, Release, op_name
+from kvproof.models.evidence import Evidence
+from kvproof.models.ops import Admit, AnyOp, BeginStep, Commit, EndStep, Extend, Fork, Op, Release, op_name, sequences_of
 from kvproof.models.outcomes import Differs
 from kvproof.models.spec import ContractBroken, Died, Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec, Violation
 from kvproof.models.state import Seen, Tables
@@ -90,7 +91,7 @@ class Lockstep:
         except Differs as differs:
             if self.trace is not None:
                 self.trace.append(Step(op, Raised("Differs"), self._observe(op, None)))  # type: ignore[arg-type]
-            raise LawBroken(Violation(SERVED, spec.step, str(differs))) from differs
+            raise LawBroken(Violation(SERVED, spec.step, str(differs), Evidence(sequences=sequences_of(op)))) from differs
         except Raises as error:
             if not error.by_cache and not spec.exhausted(op):
                 raise

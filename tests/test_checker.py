@@ -92,7 +92,10 @@ def test_the_capabilities_of_a_whole_adapter_come_back_as_they_were_claimed():
 @pytest.mark.parametrize(
     ("members", "words"),
     [
-        ({"capabilities": None}, "Mine has no capabilities(); give it a classmethod that returns kvproof.Capabilities."),
+        (
+            {"capabilities": None},
+            "Mine has no capabilities(); give it a classmethod that returns kvproof.Capabilities for a cache, or kvproof.KernelCapabilities for kernels.",
+        ),
         ({"capabilities": lambda self: ALL}, "could not be called on the class"),
         (
             {"capabilities": classmethod(lambda cls: {"prefix": True})},

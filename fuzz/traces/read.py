@@ -14,12 +14,12 @@ import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias, cast
+from typing import Any, BinaryIO, Final, TypeAlias, cast, get_args
 
 import msgspec
 
 from kvproof.fuzz.programs import FORMAT
-from kvproof.fuzz.traces.format import BadTrace, Blocks, End, Field, Free, Header, Line, Taken
+from kvproof.fuzz.traces.format import BadTrace, Blocks, End, Field, Free, Header, LaterLine, Line, Taken
 from kvproof.fuzz.traces.write import part_path
 from kvproof.models.observed import NOTHING, UNMOVED, Change, Moved, Observed
 from kvproof.models.ops import Admit, AnyOp, Fork, Release
@@ -164,6 +164,9 @@ class Unfold:
         self._tables: dict[int, Tables] = {}
         self._replayed: set[int] = set()
         self._freed: set[int] = set()
+        self._counts_free = header.sees.get("free_count") == "always"
+        self._free_count: int | None = None
+        """What the cache's own counter of free blocks shows; None where a line says nothing and it is not shown always."""
         self._adrift = False
         """Whether lines are missing, so that changes say nothing any more of what began before."""
         self._nulls = frozenset(header.capabilities.null_blocks)
@@ -190,6 +193,7 @@ class Unfold:
             silent.retiring if line.retiring is unset else self._moved(line.retiring),
             None if line.events is unset else self._replay(cast("Sequence[Taken]", line.events)),
             self._worker_tables(line) if line.worker_tables else NOTHING,
+            self._free_count if line.free_count is unset else self._counter(line),
         )
 
     def _check_answer(self, line: Line) -> None:
@@ -247,6 +251,12 @@ class Unfold:
         changed = dict(cast("Sequence[tuple[int, int]]", counts))
         self._shown(tuple(changed))
         return changed
+
+    def _counter(self, line: Line) -> int | None:
+        count = cast("int | None", line.free_count)
+        if self._counts_free:
+            self._free_count = count
+        return count
 
     def _free(self, line: Line) -> Moved | None:
         free = cast("Free | None", line.free)
@@ -333,6 +343,7 @@ def _whole(observed: Observed) -> Seen:
             None if books.free is None else tuple(books.free),
             None if books.cached is None else frozenset(books.cached),
             None if books.retiring is None else frozenset(books.retiring),
+            books.free_count,
         ),
         last.worker_tables,
         None if last.events is None else frozenset(observed.replayed),
@@ -359,18 +370,45 @@ def is_trace(path: Path) -> bool:
         return False
 
 
+def _what_else(path: Path) -> str:
+    """What a file is that is no trace, in a sentence with the mend; empty where it is none of ours either."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Whole)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    if found.ops is not msgspec.UNSET:
+        return f"{path} is a program or a failure file, not a trace; see it with `kvproof replay {path}`, or write its trace with `kvproof record {path}`."
+    if found.verdict is not msgspec.UNSET:
+        return f"{path} is a report, not a trace; see it with `kvproof open {path}`."
+    return ""
+
+
+class _Whole(msgspec.Struct):
+    """What tells programs and reports from other JSON files."""
+
+    kvproof: int
+    ops: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    verdict: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
 class _Kind(msgspec.Struct):
     kind: str = ""
     kvproof: int = 0
 
 
 def _header(path: Path, line: bytes) -> Header:
+    if not line.strip():
+        raise BadTrace(
+            f"{path} is empty or begins with an empty line, so it is no trace: its recorder may have died before it wrote anything."
+        )
     try:
         kind = msgspec.json.decode(line, type=_Kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadTrace(f"line 1 of {path} is no trace header ({error}); a trace begins with a JSON object whose kind is trace.") from error
+        raise BadTrace(
+            _what_else(path) or f"line 1 of {path} is no trace header ({error}); a trace begins with a JSON object whose kind is trace."
+        ) from error
     if kind.kind != "trace":
-        raise BadTrace(f"{path} is no trace: line 1 has no kind that says so; record one with kvproof.record.")
+        raise BadTrace(_what_else(path) or f"{path} is no trace: line 1 has no kind that says so; record one with kvproof.record.")
     if kind.kvproof != FORMAT:
         raise BadTrace(
             f"{path} has format version {kind.kvproof}, and this kvproof reads version {FORMAT}; record the trace again with this release."
@@ -405,7 +443,8 @@ def _impossible(header: Header) -> str:
 
 def _lines_of(path: Path, reader: Reader, part: int) -> Iterator[tuple[int, Line | End | Trouble]]:
     """(line number, what it holds) of one part, the header left out."""
-    decode = msgspec.json.Decoder(Line).decode
+    known = reader.header.sees.keys() <= set(get_args(Field))
+    decode = msgspec.json.Decoder(Line if known else LaterLine).decode
     crc, number, ended = 0, 0, False
     try:
         with _open(path) as file:

@@ -66,13 +66,14 @@ def everything(spec: Spec, op: Op) -> None:
     if spec.thorough:
         agenda.everything(spec)
     changed = changed_sequences(spec, op)
-    no_aliasing(spec)
-    contents(spec, op, changed)
+    ask = spec.ask
+    ask(no_aliasing)
+    ask(contents, op, changed)
     if agenda.books:
-        books(spec, op)
+        ask(books, op)
         if spec.seen.last.events is not None and spec.seen.books.cached is not None:
-            events(spec)
+            ask(events)
     if spec.tight:
-        tail_waste(spec, changed)
+        ask(tail_waste, changed)
     if spec.lru and (spec.evicted or agenda.settled):
-        eviction_order(spec)
+        ask(eviction_order)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def contents(spec: Spec, op: Op, changed: Iterable[Sequence]) -> None:
     """Every readable position of every live sequence shows its own ghost; only what changed is looked at again."""
     for sequence in changed:
-        if not sequence.computed and sequence.out is None and not sequence.swapped:
+        if not sequence.computed and sequence.out is None and not sequence.swapped and not spec.left_out(sequence.seq):
             holds_nothing(sequence, spec.tables(sequence), op)
     last = None
     for _, group, index, sequence in _readers(spec):
@@ -33,7 +33,7 @@ def _readers(spec: Spec) -> list[tuple[int, int, int, Sequence]]:
     found = []
     for seq, group, index in spec.agenda.entries:
         sequence = live.get(seq)
-        if sequence is not None and sequence.computed and not sequence.swapped:
+        if sequence is not None and sequence.computed and not sequence.swapped and not spec.left_out(seq):
             found.append((sequence.born, group, index, sequence))
     if len(found) > 1:
         found.sort()
@@ -45,7 +45,12 @@ def holds_nothing(sequence: Sequence, tables: tuple[Table, ...], op: Op) -> None
     for table in tables:
         if table:
             law = "release-once" if isinstance(op, Release) else "committed-is-covered"
-            raise Broken(law, f"sequence {sequence.seq} holds nothing, yet its block table is {show(table)} after {op_name(op)}")
+            raise Broken(
+                law,
+                f"sequence {sequence.seq} holds nothing, yet its block table is {show(table)} after {op_name(op)}",
+                blocks=(block for block in table if block is not None),
+                sequences=(sequence.seq,),
+            )
 
 
 def entry_contents(spec: Spec, op: Op, sequence: Sequence, group: int, index: int) -> None:
@@ -59,7 +64,10 @@ def entry_contents(spec: Spec, op: Op, sequence: Sequence, group: int, index: in
     table = spec.tables(sequence)[group]
     block = table[index] if index < len(table) else None
     if block is None:
-        raise Broken(_law_for_missing(spec, op, sequence, group), told_missing(spec, sequence, group, table, low))
+        law = _law_for_missing(spec, op, sequence, group)
+        raise Broken(law, told_missing(spec, sequence, group, table, low), sequences=(sequence.seq,), positions=(low,), group=group)
+    if block not in spec.judged:
+        return
     wanted = expected_ghosts(spec, sequence, group, low, high)
     offset = low - index * size
     first = block * spec.memory.stride + offset
@@ -67,7 +75,17 @@ def entry_contents(spec: Spec, op: Op, sequence: Sequence, group: int, index: in
         return
     wrong = next(i for i, content in enumerate(wanted) if spec.memory.slots[first + i] != content)
     law = _law_for_wrong(spec, op, sequence, group, low + wrong, spec.memory.slots[first + wrong])
-    raise Broken(law, _wrong(spec, op, sequence, group, low + wrong, first + wrong))
+    lost = spec.memory.lost.get(wanted[wrong]) if not spec.memory.slots[first + wrong] else None
+    raise Broken(
+        law,
+        _wrong(spec, op, sequence, group, low + wrong, first + wrong),
+        blocks=(block, lost.block) if lost else (block,),
+        sequences=(sequence.seq,),
+        positions=(low + wrong,),
+        slots=((block, offset + wrong),),
+        steps=(lost.step,) if lost else (),
+        group=group,
+    )
 
 
 def expected_ghosts(spec: Spec, sequence: Sequence, group: int, low: int, high: int) -> list[int]:
@@ -98,10 +116,14 @@ def room(spec: Spec, sequence: Sequence, out: Pass) -> None:
         for index in range(needed_from // size, blocks_for(out.end, size)):
             if index >= len(table) or table[index] is None:
                 skipped = window is not None and index < len(table)
+                position = max(needed_from, index * size)
                 raise Broken(
                     "window-keeps-what-it-needs" if skipped else "committed-is-covered",
                     f"extend granted sequence {sequence.seq} the positions {out.start} to {out.end - 1}, but its table {show(table)} "
-                    f"has no block for position {max(needed_from, index * size)}{in_group(spec, group)}",
+                    f"has no block for position {position}{in_group(spec, group)}",
+                    sequences=(sequence.seq,),
+                    positions=(position,),
+                    group=group,
                 )
 
 

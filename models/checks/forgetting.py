@@ -17,28 +17,37 @@ def eviction(spec: Spec, op: Evict) -> None:
     """Eviction makes blocks unmatchable and takes none from its holders."""
     for seq, tables in spec.seen.was.items():
         if spec.seen.tables.get(seq) != tables:
-            raise Broken("evict-only-unheld", f"evict({list(op.blocks)}) changed the block table of sequence {seq}")
-    held = spec.universe.intersection(op.blocks).intersection(spec.owners)
+            raise Broken(
+                "evict-only-unheld",
+                f"evict({list(op.blocks)}) changed the block table of sequence {seq}",
+                blocks=op.blocks,
+                sequences=(seq,),
+            )
+    held = spec.judged.intersection(op.blocks).intersection(spec.owners)
     free = spec.seen.books.free
     if free is not None and held.intersection(free):
         raise Broken(
             "evict-only-unheld",
             f"evict({list(op.blocks)}) put block {min(held.intersection(free))} on the free list, though a sequence holds it",
+            blocks=(min(held.intersection(free)),),
         )
     spec.exercised["evict-only-unheld"] += bool(held)
     cached = spec.seen.books.cached
     if cached is not None:
-        left = spec.universe.intersection(op.blocks).intersection(cached)
+        left = spec.judged.intersection(op.blocks).intersection(cached)
         if left:
-            raise Broken("eviction-forgets", f"block {min(left)} was evicted, yet the cache still counts it as matchable")
+            raise Broken(
+                "eviction-forgets", f"block {min(left)} was evicted, yet the cache still counts it as matchable", blocks=(min(left),)
+            )
         spec.exercised["eviction-forgets"] += 1
 
 
 def reset(spec: Spec) -> None:
     """After a successful reset nothing is matchable."""
     cached = spec.seen.books.cached
-    if cached:
-        raise Broken("reset-forgets", f"reset succeeded, yet the cache still counts block {min(cached)} as matchable")
+    left = cached & spec.judged if cached and spec.partial else cached
+    if left:
+        raise Broken("reset-forgets", f"reset succeeded, yet the cache still counts block {min(left)} as matchable", blocks=(min(left),))
     spec.exercised["reset-forgets"] += cached is not None
 
 
@@ -46,7 +55,7 @@ def events(spec: Spec) -> None:
     """Replaying the events gives the matchable set."""
     agenda, replayed, cached = spec.agenda, spec.seen.replayed, spec.seen.books.cached
     assert cached is not None
-    for block in agenda.told:
+    for block in agenda.told & spec.judged if spec.partial else agenda.told:
         if (block in replayed) != (block in cached):
             agenda.mistold.add(block)
         else:
@@ -57,7 +66,11 @@ def events(spec: Spec) -> None:
         detail = (
             f"they leave block {extra[0]} matchable, which it is not" if extra else f"they do not say that block {missing[0]} is matchable"
         )
-        raise Broken("events-replay-index", f"replaying the events gives {sorted(replayed)}, the cache matches {sorted(cached)}: {detail}")
+        raise Broken(
+            "events-replay-index",
+            f"replaying the events gives {sorted(replayed)}, the cache matches {sorted(cached)}: {detail}",
+            blocks=(extra or missing)[:1],
+        )
     if cached:
         spec.exercised["events-replay-index"] += 1
 
@@ -93,12 +106,16 @@ def _evicted_in_turn(spec: Spec, out: Evicted, kept: int) -> None:
         raise Broken(
             "eviction-follows-policy",
             f"block {out.block}, used in step {out.used_at}, was evicted in step {out.step} before block {kept}, last used in step {kept_at}",
+            blocks=(out.block, kept),
+            steps=(out.used_at, out.step, kept_at),
         )
     why = _goes_before(spec, spec.recency.let_go.get(kept), out.let_go)
     if why and _undisturbed(spec, out, kept):
         raise Broken(
             "eviction-follows-policy",
             f"block {out.block} was evicted in step {out.step} before block {kept}, which {why} and was let go of with it",
+            blocks=(out.block, kept),
+            steps=(out.step,),
         )
 
 

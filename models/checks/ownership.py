@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from kvproof.models.checks.content import contents
 from kvproof.models.checks.naming import Broken, changed_sequences, in_group, show
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.observed import Entry, Observed
-from kvproof.models.ops import Extend, Op, Release, op_name
+from kvproof.models.ops import Extend, Op, Release, op_name, sequences_of
 from kvproof.models.outcomes import Grant
 from kvproof.models.state import Pass, Sequence
 
@@ -29,7 +29,7 @@ def no_aliasing(spec: Spec) -> None:
             suspects.setdefault(block, set()).add(entry)
     for block in spec.seen.orphaned:
         suspects.setdefault(block, set()).update(owners[block])
-    for block in sorted(suspects) if suspects else ():
+    for block in sorted(suspects.keys() & spec.judged if spec.partial else suspects) if suspects else ():
         first, *others = owners[block]
         for other in others if first in suspects[block] else [entry for entry in others if entry in suspects[block]]:
             _may_share(spec, block, first, other)
@@ -46,7 +46,7 @@ def _may_share(spec: Spec, block: int, one: tuple[int, int, int], two: tuple[int
     if a is b or one[1:] != two[1:]:
         place = "twice" if a is b else f"at index {one[2]} of group {one[1]} and at index {two[2]} of group {two[1]}"
         who = f"sequence {a.seq} lists" if a is b else f"sequences {a.seq} and {b.seq} list"
-        raise Broken("no-aliasing", f"{who} block {block} {place}")
+        raise Broken("no-aliasing", f"{who} block {block} {place}", blocks=(block,), sequences=(a.seq, b.seq), group=one[1])
     size = spec.block_sizes[one[1]]
     last = min(a.computed, b.computed, (one[2] + 1) * size) - 1
     if last >= one[2] * size and a.path[last] != b.path[last]:
@@ -54,16 +54,27 @@ def _may_share(spec: Spec, block: int, one: tuple[int, int, int], two: tuple[int
             "no-aliasing",
             f"sequences {a.seq} and {b.seq} both list block {block}, but their {'namespaces' if a.namespace != b.namespace else 'tokens'} "
             f"up to position {last} differ",
+            blocks=(block,),
+            sequences=(a.seq, b.seq),
+            positions=(last,),
+            group=one[1],
         )
 
 
 def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: int) -> None:
     """A block that is handed out belongs to nobody and no device work still touches it."""
+    if block not in spec.judged:
+        return
     holders = spec.owners[block]
     others = [other for other, _, _ in holders if other != sequence.seq] if len(holders) > 1 else ()
     if others:
-        given = _given(spec, sequence, group, index)
-        raise Broken("no-aliasing", f"block {block} still belongs to sequence {others[0]}, yet {given}")
+        raise Broken(
+            "no-aliasing",
+            f"block {block} still belongs to sequence {others[0]}, yet {_given(spec, sequence, group, index)}",
+            blocks=(block,),
+            sequences=(others[0], sequence.seq),
+            group=group,
+        )
     for step in spec.steps:
         for out in step:
             if block in out.blocks:
@@ -71,6 +82,9 @@ def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: in
                     "fenced-reuse",
                     f"block {block} is still read or written by the pass of sequence {out.seq} in a step that has not ended, "
                     f"yet {_given(spec, sequence, group, index)}",
+                    blocks=(block,),
+                    sequences=(out.seq, sequence.seq),
+                    group=group,
                 )
     if spec.capabilities.steps:
         for out in spec.passes:
@@ -78,6 +92,9 @@ def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: in
                 raise Broken(
                     "copy-batch-sound",
                     f"block {block} takes part in a copy for sequence {out.seq} that has not run yet, yet {_given(spec, sequence, group, index)}",
+                    blocks=(block,),
+                    sequences=(out.seq, sequence.seq),
+                    group=group,
                 )
         if spec.steps and spec.awaited:
             spec.exercised["fenced-reuse"] += 1
@@ -99,7 +116,7 @@ def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, targets: Set[int]
         table = tables[group]
         for index in range(out.start // size, min(blocks_for(out.end, size), len(table))):
             block = table[index]
-            if block is None or len(owners[block]) == 1:
+            if block is None or len(owners[block]) == 1 or block not in spec.judged:
                 continue
             others = [other for other, _, _ in owners[block] if other != sequence.seq]
             positions = range(max(out.start, index * size), min(out.end, (index + 1) * size))
@@ -109,6 +126,11 @@ def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, targets: Set[int]
                     "exclusive-write",
                     f"the pass of sequence {sequence.seq} writes position {position} into block {block}{in_group(spec, group)}, "
                     f"which sequence {others[0]} holds too",
+                    blocks=(block,),
+                    sequences=(sequence.seq, others[0]),
+                    positions=(position,),
+                    slots=((block, position % size),),
+                    group=group,
                 )
     if len(spec.live) > 1:
         spec.exercised["exclusive-write"] += 1
@@ -129,13 +151,21 @@ def copy_batch(spec: Spec, op: Op, grant: Grant) -> None:
     sources, targets = set(), set()
     for group, source, target in grant.copies:
         if (group, target) in targets:
-            raise Broken("copy-batch-sound", f"{op_name(op)} copies to block {target} twice in one grant")
+            raise Broken(
+                "copy-batch-sound",
+                f"{op_name(op)} copies to block {target} twice in one grant",
+                blocks=(target,),
+                sequences=sequences_of(op),
+            )
         sources.add((group, source))
         targets.add((group, target))
     both = sorted(sources & targets)
     if both:
         raise Broken(
-            "copy-batch-sound", f"block {both[0][1]} is both source and destination in one grant of {op_name(op)}: {list(grant.copies)}"
+            "copy-batch-sound",
+            f"block {both[0][1]} is both source and destination in one grant of {op_name(op)}: {list(grant.copies)}",
+            blocks=(block for _, block in both),
+            sequences=sequences_of(op),
         )
     if grant.copies:
         spec.exercised["copy-batch-sound"] += 1
@@ -146,11 +176,18 @@ def repeated_release(spec: Spec, op: Release, outcome: Outcome) -> None:
     """Releasing again changes nothing."""
     if outcome is not None:
         raise Broken(
-            "release-once", f"sequence {op.seq} holds nothing any more, and releasing it again raised {getattr(outcome, 'error', outcome)}"
+            "release-once",
+            f"sequence {op.seq} holds nothing any more, and releasing it again raised {getattr(outcome, 'error', outcome)}",
+            sequences=(op.seq,),
         )
     change = _difference(spec.seen, frozenset())
     if change:
-        raise Broken("release-once", f"sequence {op.seq} holds nothing any more, yet releasing it again changed {change}")
+        raise Broken(
+            "release-once",
+            f"sequence {op.seq} holds nothing any more, yet releasing it again changed {change.words}",
+            blocks=change.blocks,
+            sequences=(op.seq, *change.sequences),
+        )
     spec.exercised["release-once"] += 1
 
 
@@ -165,7 +202,12 @@ def failure_changes_nothing(spec: Spec, op: Op) -> None:
     if change:
         if any(spec.windows):
             contents(spec, op, changed_sequences(spec, op))  # a block that left a window too early is that law's affair
-        raise Broken("failure-changes-nothing", f"{op_name(op)} failed, yet it changed {change}")
+        raise Broken(
+            "failure-changes-nothing",
+            f"{op_name(op)} failed, yet it changed {change.words}",
+            blocks=change.blocks,
+            sequences=(*change.sequences, *sequences_of(op)),
+        )
     spec.exercised["failure-changes-nothing"] += 1
 
 
@@ -185,15 +227,19 @@ def no_spurious_exhaustion(spec: Spec, op: Extend, raised: str) -> None:
                 "no-leak",
                 f"every other block was released and device work has drained, yet sequence {op.seq}, which needs {need} of {spec.usable} blocks, "
                 f"got {raised}",
+                sequences=(op.seq,),
             )
         raise Broken(
-            "no-spurious-exhaustion", f"sequence {op.seq} is alone and needs {need} of {spec.usable} blocks, yet extend raised {raised}"
+            "no-spurious-exhaustion",
+            f"sequence {op.seq} is alone and needs {need} of {spec.usable} blocks, yet extend raised {raised}",
+            sequences=(op.seq,),
         )
     kept_back = set(spec.owners) | spec.pinned()
     if spec.exact and need - have <= spec.usable - len(kept_back):
         raise Broken(
             "no-spurious-exhaustion",
             f"sequence {op.seq} needs at most {need - have} more blocks and {spec.usable - len(kept_back)} are free or evictable, yet extend raised {raised}",
+            sequences=(op.seq,),
         )
     spec.exercised["no-spurious-exhaustion"] += 1
 
@@ -230,13 +276,15 @@ def mirror(spec: Spec, launched: Iterable[Pass]) -> None:
     """When a step begins, the device's tables of the sequences in it are the manager's."""
     for out in launched:
         worker = spec.seen.last.worker_tables.get(out.seq)
-        if worker is None:
+        if worker is None or spec.left_out(out.seq):
             continue
         for group, (theirs, ours) in enumerate(zip(worker, spec.seen.tables[out.seq], strict=True)):
             if theirs != ours:
                 raise Broken(
                     "mirror-follows",
                     f"the step begins with {show(theirs)} as the device's table of sequence {out.seq}{in_group(spec, group)}, but the manager's is {show(ours)}",
+                    sequences=(out.seq,),
+                    group=group,
                 )
         spec.exercised["mirror-follows"] += 1
 
@@ -254,6 +302,8 @@ def tail_waste(spec: Spec, changed: Iterable[Sequence]) -> None:
                     "tail-waste-bounded",
                     f"sequence {sequence.seq} was asked to have room for {sequence.asked} tokens, "
                     f"which take {blocks_for(sequence.asked, size)} blocks, but its table is {show(table)}{in_group(spec, group)}",
+                    sequences=(sequence.seq,),
+                    group=group,
                 )
             spec.exercised["tail-waste-bounded"] += 1
 
@@ -271,25 +321,34 @@ def _left_the_window(spec: Spec) -> frozenset[int]:
     return frozenset(dropped)
 
 
-def _difference(seen: Observed, ignored: frozenset[int]) -> str:
-    """What the last operation changed, in words; empty if it changed nothing. Blocks in `ignored` may have moved."""
+class Altered(NamedTuple):
+    """One thing that an operation changed: in words, and whose it is."""
+
+    words: str
+    blocks: tuple[int, ...] = ()
+    sequences: tuple[int, ...] = ()
+
+
+def _difference(seen: Observed, ignored: frozenset[int]) -> Altered | None:
+    """What the last operation changed first; None if it changed nothing. Blocks in `ignored` may have moved."""
     for seq, tables in seen.was.items():
         now = seen.tables.get(seq)
         if now is None:
-            return f"sequence {seq}, which is gone"
+            return Altered(f"sequence {seq}, which is gone", sequences=(seq,))
         for old, new in zip(tables, now, strict=True):
             if tuple(None if b in ignored else b for b in old) != new and old != new:
-                return f"the block table of sequence {seq} from {show(old)} to {show(new)}"
+                moved = tuple(sorted({block for block in (*old, *new) if block is not None and old.count(block) != new.count(block)}))
+                return Altered(f"the block table of sequence {seq} from {show(old)} to {show(new)}", moved, (seq,))
     return _books_difference(seen, ignored)
 
 
-def _books_difference(seen: Observed, ignored: frozenset[int]) -> str:
+def _books_difference(seen: Observed, ignored: frozenset[int]) -> Altered | None:
     before, last = seen.before, seen.last
     if before.refcounts is not None and last.refcounts is not None:
         for block in sorted(last.refcounts.keys() - ignored):
             was, now = seen.books.counts_before[block], last.refcounts[block]
             if was != now:
-                return f"the reference count of block {block} from {was} to {now}"
+                return Altered(f"the reference count of block {block} from {was} to {now}", (block,))
     for name, was_looked_at, moved in (
         ("free list", before.free, last.free),
         ("matchable set", before.cached, last.cached),
@@ -299,5 +358,5 @@ def _books_difference(seen: Observed, ignored: frozenset[int]) -> str:
             changed = (set(moved.joined) ^ set(moved.left)) - ignored
             if changed:
                 block = min(changed)
-                return f"the {name}: block {block} {'joined' if block in moved.joined else 'left'} it"
-    return ""
+                return Altered(f"the {name}: block {block} {'joined' if block in moved.joined else 'left'} it", (block,))
+    return None
