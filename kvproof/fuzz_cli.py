@@ -125,9 +125,10 @@ def _keep_situations(directory: Path, conductor: Conductor, capabilities: Capabi
     from kvproof.fuzz.campaigns.outcome import situations_of
 
     if capabilities is not None:
-        with writing(directory, "--directory"):
-            situations = situations_of(conductor.totals.situations, capabilities)
-            write_whole(directory / "situations.json", msgspec.json.format(msgspec.json.encode(situations), indent=1) + b"\n")
+        place = directory / "situations.json"
+        situations = situations_of(conductor.totals.situations, capabilities)
+        with writing(place, "--directory"):
+            write_whole(place, msgspec.json.format(msgspec.json.encode(situations), indent=1) + b"\n")
 
 
 def _keep_deaths(console: Console, failures: Path, conductor: Conductor) -> None:

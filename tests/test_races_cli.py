@@ -6,6 +6,7 @@ import importlib.util
 
 import pytest
 
+from kvproof import races_cli
 from kvproof.cli import main
 
 
@@ -19,7 +20,15 @@ def test_a_seeded_race_is_drawn(capfd):
     assert "fork-against-release  random  RACE" in out
     assert "┌ fork 0 to 2" in out
     assert "In no order of these calls could a correct cache have answered like this." in out
-    assert "race-bug:fork-reads-unlocked did not hold in fork-against-release" in out
+    assert out.startswith("kvproof race race-bug:fork-reads-unlocked: 1 scenario, random, at most 20 s, seed 0")
+    assert "race-bug:fork-reads-unlocked is not safe for threads in fork-against-release" in out
+    assert "No law of the contract speaks of threads: this is the answer to what was asked, and no broken law." in " ".join(out.split())
+
+
+def test_a_race_without_a_terminal_tells_how_far_it_has_come(capfd, monkeypatch):
+    monkeypatch.setattr(races_cli, "LOG_SECONDS", 0.0)
+    assert race("production", "--mode", "random", "--scenario", "release-twice", "--budget", "2") == 0
+    assert "1 of 1 scenario: release-twice (random): held" in capfd.readouterr().err
 
 
 def test_a_sound_cache_holds(capfd):
