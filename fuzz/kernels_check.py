@@ -57,19 +57,19 @@ def missing(names: Iterable[str] = EXTRA, who: str = "") -> str:
 def seeded() -> dict[str, str]:
     """The seeded faults of kernels: name as a target, after `kernel-bug:` -> law that it breaks."""
     from kvproof.properties.kernels.faults import FAULTS
-    from kvproof.properties.kernels.paged_faults import PAGED_FAULTS
+    from kvproof.properties.kernels.paged_faults import ALL_FAULTS
 
-    return {name.replace(" ", "-"): fault.law for name, fault in {**FAULTS, **PAGED_FAULTS}.items()}
+    return {name.replace(" ", "-"): fault.law for name, fault in {**FAULTS, **ALL_FAULTS}.items()}
 
 
 def build_seeded(name: str) -> type:
     """The plain or the paged kernels with one line changed. They are written to files for as long as Python runs: Triton reads kernels from theirs."""
     from kvproof.properties.kernels.faults import FAULTS, build
-    from kvproof.properties.kernels.paged_faults import PAGED_FAULTS, build_paged
+    from kvproof.properties.kernels.paged_faults import ALL_FAULTS, build_paged
 
     directory = tempfile.mkdtemp(prefix="kvproof-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    spoken = next(fault for fault in [*FAULTS, *PAGED_FAULTS] if fault.replace(" ", "-") == name)
+    spoken = next(fault for fault in [*FAULTS, *ALL_FAULTS] if fault.replace(" ", "-") == name)
     return (build if spoken in FAULTS else build_paged)(spoken, Path(directory))
 
 
