@@ -55,7 +55,7 @@ class Work(msgspec.Struct, frozen=True):
     target: str
     mode: Mode
     seconds: float
-    """For each scenario."""
+    """For all scenarios; what one leaves over goes to those after it."""
     seed: int
     scenarios: list[Scenario]
 
@@ -101,10 +101,8 @@ def race(target: str, mode: str, seconds: float, names: tuple[str, ...], drawn: 
         raise click.UsageError(
             "The systematic search needs the package frontrun, which is not installed; run `pip install 'kvproof[concurrency]'`, or choose --mode random"
         )
-    each = seconds / len(scenarios) / len(modes)
-    work = [Work(target, chosen, each, seed, scenarios) for chosen in modes]
     console = Output()
-    outcomes = _run(work, sum(len(item.scenarios) for item in work))
+    outcomes = _run(Work(target, "random", seconds, seed, scenarios), modes)
     _show(console, target, outcomes)
     return max(_status(outcome) for outcome in outcomes)
 
@@ -118,11 +116,14 @@ def _chosen(adapter: type, capabilities: Capabilities, names: tuple[str, ...], d
     return built_in + [random_scenario(f"{seed}:{number}", adapter, capabilities) for number in range(drawn)]
 
 
-def _run(work: list[Work], total: int) -> list[Outcome]:
+def _run(work: Work, modes: list[Mode]) -> list[Outcome]:
+    """Each mode has its share of the time that is left."""
     outcomes = []
-    with bar("scenarios", total, BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as move:
-        for item in work:
-            for outcome in outcomes_of(item):
+    deadline = time.monotonic() + work.seconds
+    with bar("scenarios", len(work.scenarios) * len(modes), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as move:
+        for number, mode in enumerate(modes):
+            share = max(1.0, deadline - time.monotonic()) / (len(modes) - number)
+            for outcome in outcomes_of(msgspec.structs.replace(work, mode=mode, seconds=share)):
                 outcomes.append(outcome)
                 move(advance=1)
     return outcomes
@@ -130,10 +131,11 @@ def _run(work: list[Work], total: int) -> list[Outcome]:
 
 def outcomes_of(work: Work) -> Iterator[Outcome]:
     """The outcome of every scenario, in order. A process that dies or falls silent counts as stuck, and the next one goes on behind it."""
-    left = list(work.scenarios)
+    left, seconds = list(work.scenarios), work.seconds
     while left:
-        for outcome in _answers(msgspec.structs.replace(work, scenarios=left)):
+        for outcome in _answers(msgspec.structs.replace(work, scenarios=left, seconds=seconds)):
             left.pop(0)
+            seconds = max(0.1 * len(left), seconds - outcome.seconds)
             yield outcome
 
 
