@@ -18,7 +18,12 @@ from rich.progress import Progress
 from benchmarks.mutants.kill import verdict, warm
 from benchmarks.mutants.sources import Mutant, mutants
 
-PRODUCTION = ("tests/test_production.py", "tests/test_production_lock.py", "tests/test_production_corners.py")
+PRODUCTION = (
+    "tests/test_production.py",
+    "tests/test_production_lock.py",
+    "tests/test_production_corners.py",
+    "tests/test_production_random.py",
+)
 MODULES: dict[str, tuple[str, ...]] = {
     **{
         f"kvproof.impl.production.{name}": PRODUCTION
@@ -49,7 +54,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"))
     parser.add_argument("--only", default="", metavar="TEXT", help="only mutants with TEXT in their names")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th mutant, for a sample")
-    parser.add_argument("--again", action="store_true", help="run the survivors once more, after new tests")
+    parser.add_argument("--again", action="store_true", help="run only the survivors, once more, after new tests")
     parser.add_argument("--report", action="store_true", help="only print the score and the survivors")
     parser.add_argument("--least", type=float, default=0.0, metavar="PERCENT")
     asked = parser.parse_args()
@@ -59,14 +64,16 @@ def main() -> int:
             (mutant, code, tests)
             for module, tests in MODULES.items()
             for number, (mutant, code) in enumerate(mutants(module, _source(module)))
-            if number % asked.every == 0
-            and asked.only in mutant.name
-            and (mutant.name not in results or (asked.again and results[mutant.name].survived))
+            if number % asked.every == 0 and asked.only in mutant.name and _is_due(results.get(mutant.name), again=asked.again)
         ]
         # In an order that is drawn, so that a run that is cut short is a sample of all.
         random.Random(0).shuffle(todo)
         _run(todo, asked.minutes, asked.results, results)
     return _report(list(results.values()), asked.least)
+
+
+def _is_due(known: Result | None, *, again: bool) -> bool:
+    return known is not None and known.survived if again else known is None
 
 
 def _source(module: str) -> str:
