@@ -12,9 +12,11 @@ import contextlib
 import fcntl
 import re
 import secrets
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -290,11 +292,26 @@ def _conduct(
         with (
             _shown(0 if capabilities is None else len(list(possible(capabilities)))) as on_progress,
             contextlib.suppress(KeyboardInterrupt),
+            _terminated_like_interrupted(),
         ):
             conductor.run(on_progress)
     finally:
         crew.close()
     return conductor, time.monotonic() - begun
+
+
+@contextlib.contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Whoever runs jobs for others (Kubernetes, Slurm, a CI runner) asks a process to end before ending it: then there is time for the report."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
