@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final, Literal
 
 import msgspec
+from hypothesis.database import ExampleDatabase
 
 from kvproof.fuzz.mutants import mutant
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
@@ -211,12 +212,18 @@ def _run(lockstep: Lockstep, watcher: Watcher | None, ops: Iterable[Op]) -> None
             watcher.note(op)
 
 
-def hypothesis_batch(search: Search, seed: str, tally: Tally) -> Found | None:
-    """A few programs of the Hypothesis machine."""
+def hypothesis_batch(search: Search, seed: str, tally: Tally, database: ExampleDatabase | None = None) -> Found | None:
+    """A few programs of the Hypothesis machine, the first of them from `database`."""
     number = random.Random(seed).getrandbits(32)
     deadline = min(search.deadline, time.monotonic() + MACHINE_SECONDS)
     programs, operations, exercised, found = run_machine(
-        search.target, seed=number, examples=MACHINE_PROGRAMS, steps=MACHINE_STEPS, deadline=deadline, op_seconds=search.op_seconds
+        search.target,
+        seed=number,
+        examples=MACHINE_PROGRAMS,
+        steps=MACHINE_STEPS,
+        deadline=deadline,
+        op_seconds=search.op_seconds,
+        database=database,
     )
     tally.programs += programs
     tally.operations += operations

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
 import click
 import msgspec
@@ -22,6 +27,12 @@ from kvproof.models.laws import BY_NAME
 from kvproof.models.ops import OP_TYPES
 from kvproof.options import BUDGET_TOO, FAILURE_FILES, FILE
 from kvproof.targets import DEFAULT_TARGET, BadTarget, find_target
+
+SAVE_SECONDS: Final = 60.0
+"""How often a search is saved while it runs: whatever kills it costs no more than that."""
+
+SAVE_SHARE: Final = 20
+"""Nor is more than one part in so many of the time spent on saving."""
 
 
 @click.command(short_help="Try every program of a small scope.")
@@ -76,7 +87,8 @@ def exhaust(
         search = Search.load(state, adapter, where, scope, draw=picture is not None)
     else:
         search = Search(adapter, where, scope, draw=picture is not None)
-    _run(search, budget or seconds, depth)
+    with stopped_by_signals(search):
+        _run(search, budget or seconds, depth, state)
     console = Output()
     for line in report(search, target):
         console.print(line, soft_wrap=True)
@@ -100,12 +112,35 @@ def _scope(name: str, without: tuple[str, ...], changes: dict[str, Any]) -> Scop
     return msgspec.structs.replace(start, **given, without=start.without | set(without))
 
 
-def _run(search: Search, seconds: float, depth: int | None) -> None:
+@contextlib.contextmanager
+def stopped_by_signals(search: Search) -> Iterator[None]:
+    """Within it, Ctrl-C, or a request to terminate, ends the search as the end of its time would; a second one ends the process at once."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        search.stopping = True
+        signal.signal(number, before[signal.Signals(number)])
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(search: Search, seconds: float, depth: int | None, state: Path | None) -> None:
+    """Search, and keep what was searched now and then."""
+    saved, took = time.monotonic(), 0.0
     with bar("", None, TimeElapsedColumn()) as move:
         for progress in search.run(seconds=seconds, depth=depth):
             rate = progress.transitions / progress.seconds if progress.seconds else 0
             told = f"{progress.states:,} states, {progress.waiting:,} wait, depth {progress.depth}, {rate:,.0f} operations/s"
             move(description=told)
+            if state is not None and time.monotonic() - saved > max(SAVE_SECONDS, SAVE_SHARE * took):
+                begun = time.monotonic()
+                _save(search, state)
+                saved = time.monotonic()
+                took = saved - begun
 
 
 def report(search: Search, target: str) -> list[str]:
@@ -129,8 +164,9 @@ def report(search: Search, target: str) -> list[str]:
         lines.append(
             f"Not exhausted: every such program of up to {counted(complete, 'operation')} was tried; {states - search.done:,} of {counted(states, 'state')} wait."
         )
+    drained = "each new state in which nobody held anything was drained" if search.leaks_show else "each new state was drained"
     lines.append(
-        f"{tried:,} operations were tried on cache and spec together, {search.merged:,} of them led to a state that was known, and each new state was drained."
+        f"{tried:,} operations were tried on cache and spec together, {search.merged:,} of them led to a state that was known; {drained}."
     )
     lines.append(f"New states by number of operations: {' '.join(map(str, search.per_depth()))}. {search.seconds:.1f} s, {rate}.")
     exercised = sorted((law for law in search.exercised if law in BY_NAME), key=list(BY_NAME).index)

@@ -57,7 +57,7 @@ class Work(msgspec.Struct, frozen=True):
     target: str
     mode: Mode
     seconds: float
-    """For each scenario."""
+    """For all scenarios; what one leaves over goes to those after it."""
     seed: int
     scenarios: list[Scenario]
 
@@ -98,12 +98,10 @@ def race(
             "The systematic search needs the package frontrun, which is not installed; run `pip install 'kvproof[concurrency]'`, or choose --mode random"
         )
     seconds = budget or seconds
-    each = seconds / len(scenarios) / len(modes)
-    work = [Work(target, chosen, each, seed, scenarios) for chosen in modes]
     console = Output()
     asked = f"kvproof race {target}: {counted(len(scenarios), 'scenario')}, {joined(modes)}, at most {seconds:g} s, seed {seed}"
     terminal.say(console, asked, "bold")
-    outcomes = _run(work, sum(len(item.scenarios) for item in work))
+    outcomes = _run(Work(target, "random", seconds, seed, scenarios), modes)
     _show(console, target, outcomes)
     return max(_status(outcome) for outcome in outcomes)
 
@@ -117,13 +115,16 @@ def _chosen(adapter: type, capabilities: Capabilities, names: tuple[str, ...], d
     return built_in + [random_scenario(f"{seed}:{number}", adapter, capabilities) for number in range(drawn)]
 
 
-def _run(work: list[Work], total: int) -> list[Outcome]:
-    """All outcomes. Where no bar is shown, a line now and then tells how far it has come."""
+def _run(work: Work, modes: list[Mode]) -> list[Outcome]:
+    """All outcomes; each mode has its share of the time that is left. Where no bar is shown, a line now and then tells how far it has come."""
     outcomes: list[Outcome] = []
+    total = len(work.scenarios) * len(modes)
     log, told = Output(stderr=True), time.monotonic()
+    deadline = time.monotonic() + work.seconds
     with bar("scenarios", total, BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as move:
-        for item in work:
-            for outcome in outcomes_of(item):
+        for number, mode in enumerate(modes):
+            share = max(1.0, deadline - time.monotonic()) / (len(modes) - number)
+            for outcome in outcomes_of(msgspec.structs.replace(work, mode=mode, seconds=share)):
                 outcomes.append(outcome)
                 move(advance=1)
                 if not log.is_terminal and time.monotonic() - told > LOG_SECONDS:
@@ -137,10 +138,11 @@ def _run(work: list[Work], total: int) -> list[Outcome]:
 
 def outcomes_of(work: Work) -> Iterator[Outcome]:
     """The outcome of every scenario, in order. A process that dies or falls silent counts as stuck, and the next one goes on behind it."""
-    left = list(work.scenarios)
+    left, seconds = list(work.scenarios), work.seconds
     while left:
-        for outcome in _answers(msgspec.structs.replace(work, scenarios=left)):
+        for outcome in _answers(msgspec.structs.replace(work, scenarios=left, seconds=seconds)):
             left.pop(0)
+            seconds = max(0.1 * len(left), seconds - outcome.seconds)
             yield outcome
 
 

@@ -132,8 +132,8 @@ class Caller:
         self.raw.append(Raw(op, answer, began, ended, tables))
 
     def end_step(self, ordinal: int) -> None:
-        """End a step by its number among those that this thread knows, if it knows so many."""
-        if ordinal < len(self.steps):
+        """End a step by its number among those that this thread knows, if it knows so many; one whose launch raised has no id to end it by."""
+        if ordinal < len(self.steps) and isinstance(self.steps[ordinal], int):
             self.call((EndStep(self.steps[ordinal]), _end_step, None, False))
 
 
