@@ -602,7 +602,7 @@ OPERATIONS = {
     "reset": 0.3,
     "swap_out": 2,
     "swap_in": 3,
-    "wrong": 4,
+    "wrong": 2,
 }
 
 
@@ -641,8 +641,8 @@ def run(seed, operations, configuration):
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 def test_random_operations_keep_every_promise(configuration):
     reached = Counter()
-    for seed in range(40):
-        reached += run(seed, 120, configuration)
+    for seed in range(60):
+        reached += run(seed, 160, configuration)
     expected = {"out", "copied", "rejected", "swapped", "swapped back", "decoded together"}
     if CONFIGURATIONS[configuration]["groups"] == (FULL,):
         expected |= {"short"}

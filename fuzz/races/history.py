@@ -140,6 +140,9 @@ class Caller:
 class Playback:
     """Stands in for the adapter after the run, so that the checker of the protocol can look at what came back."""
 
+    raised_by_cache = None
+    """Whose exception it is makes no difference here: no order of the calls explains it."""
+
     def __init__(self, raw: Raw) -> None:
         self._raw = raw
 
