@@ -355,6 +355,8 @@ class Checked:
 
     def _read(self, method: str, seq: int, group: int, raw: Any) -> Table:  # noqa: ANN401 -- an adapter may return anything
         """A block table that an adapter returned, checked."""
+        if type(raw) in _LISTS and not raw:
+            return ()
         told = f"{method}({seq}, {group})"
         try:
             table = tuple(raw)

@@ -85,6 +85,12 @@ class Agenda:
         if change.events is not None and change.events is not UNMOVED:
             self.told.update(change.events.joined, change.events.left)
 
+    def empty(self, spec: Spec) -> bool:
+        """Whether there is nothing to look at: no table, slot, count or set has moved, and no book waits for a look."""
+        if spec.seen.was or spec.memory.touched or self.entries or self.told or spec.seen.last.free_count is not None:
+            return False
+        return not (self.books and (self.counts or self.places or self.matchable or self.settled))
+
     def grown(self, spec: Spec, sequence: Sequence, low: int) -> None:
         """The positions of `sequence` from `low` to the computed ones are computed, or readable again, since this operation."""
         seq, computed = sequence.seq, sequence.computed

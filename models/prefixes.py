@@ -46,10 +46,15 @@ class PrefixTree:
     def path(self, start: int, tokens: Iterable[int]) -> list[int]:
         """The nodes that `tokens` lead through, from `start`, which is not included."""
         nodes = []
-        known = self._children.get
+        children, from_root = self._children, not self._parent[start]
         for token in tokens:
-            start = known((start, token)) or self._grow(start, token)
-            nodes.append(start)
+            node = children.get((start, token))
+            if node is None:
+                node = children[start, token] = self._new(start, token, self._namespace[start])
+            nodes.append(node)
+            start = node
+        if from_root and nodes:
+            self._begun.setdefault(self._token[nodes[0]], {})[nodes[0]] = None
         return nodes
 
     def find(self, namespace: Namespace, tokens: Tokens) -> int | None:
@@ -129,12 +134,6 @@ class PrefixTree:
             if kept[node]:
                 parent = self._parent[node]
                 self._beside[node], self._longer[parent] = self._longer[parent], node
-
-    def _grow(self, parent: int, token: int) -> int:
-        node = self._children[parent, token] = self._new(parent, token, self._namespace[parent])
-        if not self._parent[parent]:
-            self._begun.setdefault(token, {})[node] = None
-        return node
 
     def _new(self, parent: int, token: int, namespace: Namespace) -> int:
         if self._unused:

@@ -409,7 +409,8 @@ class Spec:
         checks.whole_pool_again(self, sequence)
         out.work = self._work(sequence, out, grant)
         self.memory.run(out.work, launched=out.launched)
-        self._mark_drafts(sequence, out)
+        if out.drafts:
+            self._mark_drafts(out)
         sequence.out = out
         sequence.asked = max(sequence.asked, out.end)
         self.passes.append(out)
@@ -591,6 +592,8 @@ class Spec:
             op.seq,
             start,
             count,
+            start + count,
+            end,
             op.drafts,
             path,
             tables=self.tables(sequence),
@@ -601,11 +604,11 @@ class Spec:
 
     def _work(self, sequence: Sequence, out: Pass, grant: Grant) -> Work:
         writes: list[tuple[int, int]] = []
-        tables, groups, stride = self.tables(sequence), len(self.groups), self.memory.stride
+        groups, stride = len(self.groups), self.memory.stride
         path = sequence.path[out.start : out.known_end] + out.path
         for group, size, _ in self.groups:
-            table = tables[group]
-            for index in range(out.start // size, blocks_for(out.end, size)):
+            table = out.tables[group]
+            for index in range(out.start // size, out.reach[group][1]):
                 block = table[index] if index < len(table) else None
                 if block is None:
                     continue
@@ -615,10 +618,8 @@ class Spec:
                 writes.extend(enumerate(contents, block * stride + low - index * size))
         return Work(grant.zeroed, [(source, target) for _, source, target in grant.copies] if grant.copies else (), writes)
 
-    def _mark_drafts(self, sequence: Sequence, out: Pass) -> None:
-        if not out.drafts:
-            return
-        for group, table in enumerate(self.tables(sequence)):
+    def _mark_drafts(self, out: Pass) -> None:
+        for group, table in enumerate(out.tables):
             for position in range(out.known_end, out.end):
                 slot = self.slot(group, table, position)
                 if slot is not None:

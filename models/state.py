@@ -50,6 +50,10 @@ class Pass(msgspec.Struct, eq=False):
     seq: int
     start: int
     count: int
+    known_end: int
+    """One past the last known (not draft) token that it computes."""
+    end: int
+    """One past the last position that it writes."""
     drafts: tuple[int, ...]
     path: list[int]
     """Interned prefixes of the drafts."""
@@ -64,16 +68,6 @@ class Pass(msgspec.Struct, eq=False):
     finished: bool = False
     _blocks: frozenset[int] | None = None
     _listed: frozenset[int] | None = None
-
-    @property
-    def known_end(self) -> int:
-        """One past the last known (not draft) token that it computes."""
-        return self.start + self.count
-
-    @property
-    def end(self) -> int:
-        """One past the last position that it writes."""
-        return self.start + self.count + len(self.drafts)
 
     @property
     def blocks(self) -> frozenset[int]:

@@ -127,7 +127,8 @@ def test_a_capacity_function_that_fails_is_a_result_not_an_exception(capacity):
 def test_what_was_put_to_the_test_is_counted():
     result = run(PROGRAM, Toy, **POOL)
     assert result.exercised["own-content"] > 0
-    assert result.exercised["pool-conserved"] == len(PROGRAM)
+    appends = sum(isinstance(op, Append) for op in PROGRAM)
+    assert result.exercised["pool-conserved"] == len(PROGRAM) - appends  # tokens that become known move nothing
     assert "hit-is-true-prefix" not in result.exercised
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kvproof.models.checks.naming import Broken, in_group, show, show_lost, show_namespace, show_tokens
-from kvproof.models.layouts import blocks_for, window_low
+from kvproof.models.layouts import window_low
 from kvproof.models.ops import Evict, Extend, Fork, Op, Release, SwapIn, Truncate, op_name, sequences_of
 from kvproof.models.state import Pass, Sequence, Table
 
@@ -109,11 +109,10 @@ def room(spec: Spec, sequence: Sequence, out: Pass) -> None:
 
     A windowed group may leave out positions that no token after the pass can read, all drafts rejected.
     """
-    tables = spec.tables(sequence)
     for group, size, window in spec.groups:
-        table = tables[group]
-        needed_from = max(out.start, window_low(out.known_end, window))
-        for index in range(needed_from // size, blocks_for(out.end, size)):
+        table = out.tables[group]
+        needed_from = out.start if window is None else max(out.start, window_low(out.known_end, window))
+        for index in range(needed_from // size, out.reach[group][1]):
             if index >= len(table) or table[index] is None:
                 skipped = window is not None and index < len(table)
                 position = max(needed_from, index * size)

@@ -111,10 +111,10 @@ def _given(spec: Spec, sequence: Sequence, group: int, index: int) -> str:
 
 def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, targets: Set[int]) -> None:
     """The pass writes only in blocks that its sequence alone holds. `targets` are filled by its copies first."""
-    tables, owners = spec.tables(sequence), spec.owners
+    owners = spec.owners
     for group, size, _ in spec.groups:
-        table = tables[group]
-        for index in range(out.start // size, min(blocks_for(out.end, size), len(table))):
+        table = out.tables[group]
+        for index in range(out.start // size, min(out.reach[group][1], len(table))):
             block = table[index]
             if block is None or len(owners[block]) == 1 or block not in spec.judged:
                 continue
@@ -246,8 +246,7 @@ def no_spurious_exhaustion(spec: Spec, op: Extend, raised: str) -> None:
 
 def whole_pool_again(spec: Spec, sequence: Sequence) -> None:
     """Count an extend that was given (nearly) the whole pool: the pool holds that much, and nothing leaked."""
-    alone = spec.seen.holding.keys() <= {sequence.seq}
-    if alone and len(spec.owners) > spec.usable - len(spec.block_sizes):
+    if len(spec.owners) > spec.usable - len(spec.block_sizes) and spec.seen.holding.keys() <= {sequence.seq}:
         spec.exercised["no-spurious-exhaustion"] += 1
         spec.exercised["no-leak"] += spec.any_drop
 
