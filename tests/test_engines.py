@@ -25,6 +25,8 @@ for _needed in ("numpy", "xxhash"):
     pytest.importorskip(_needed, reason=f"{_needed}, which some engines need, is not installed; pip install 'kvproof[engines]'")
 
 SMALL = {
+    "lmcache[hot]==0.3.3": set(),
+    "lmcache[tensors]==0.3.3": set(),
     "sglang[eagle]==0.5.4": set(),
     "sglang[keyed]==0.5.4": set(),
     "nano-vllm-fork[full]==20260210": {"hit-leaves-last-token"},
@@ -43,6 +45,8 @@ SMALL = {
 """Targets whose wheels are small, and the laws that they are known to break."""
 
 NIGHTLY = {
+    "lmcache[hot]==0.5.6": set(),
+    "lmcache[tensors]==0.5.6": set(),
     "sglang[radix]==0.5.23": {"hit-same-namespace", "no-aliasing"},
     "sglang[salted]==0.5.23": set(),
     "sglang[eagle]==0.5.23": set(),
