@@ -108,7 +108,6 @@ CASES: Final[tuple[Case, ...]] = (
         "vllm[sharded]==0.11.0",
         "vllm[sharded]==0.11.1",
         ("hit-is-true-prefix", "published-is-committed"),
-        also=_NAMESPACE,
         small=True,
     ),
     Case(
@@ -187,7 +186,6 @@ CASES: Final[tuple[Case, ...]] = (
         "vllm[window]==0.10.0",
         "vllm[window]==0.10.2",
         ("failure-changes-nothing",),
-        also=_NAMESPACE,
         small=True,
     ),
     Case(
@@ -285,7 +283,6 @@ CASES: Final[tuple[Case, ...]] = (
         "vllm[events]==0.10.2",
         "vllm[events]==0.11.1",
         ("failure-changes-nothing", "no-spurious-exhaustion"),
-        also=_NAMESPACE,
         small=True,
     ),
     Case(
@@ -322,6 +319,22 @@ CASES: Final[tuple[Case, ...]] = (
         "lmcache[hot]==0.3.3",
         ("pool-conserved", "no-aliasing"),
         small=True,
+    ),
+    Case(
+        "resume-index",
+        "a request that was preempted after drafts were accepted knows fewer hashes than it has blocks, and is never resumed",
+        "found by this run",
+        "vllm[eagle]==0.9.0.1",
+        "vllm[eagle]==0.9.2",
+        ("no-spurious-exhaustion", "failure-changes-nothing"),
+    ),
+    Case(
+        "event-parent",
+        "the event of a block names its predecessor, which has left the window",
+        "found by this run",
+        "vllm[hybrid-events]==0.12.0",
+        "vllm[hybrid-events]==0.14.1",
+        ("failure-changes-nothing", "no-spurious-exhaustion"),
     ),
     Case(
         "swap-abort",

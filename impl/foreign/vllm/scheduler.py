@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kvproof.impl.foreign.adapter import without_init
 from kvproof.impl.foreign.loading import loaded_engine
-from kvproof.impl.foreign.vllm.v1 import Full
+from kvproof.impl.foreign.vllm.v1 import SALTS, Full
 from kvproof.models.ops import Namespace
 
 SCHEDULER: Final = "vllm.v1.core.sched.scheduler"
@@ -27,6 +27,7 @@ class Scheduled(Full):
     """A manager whose requests a scheduler knows too. A subclass makes the `scheduler`."""
 
     scheduler: Any
+    tells_apart = SALTS
 
     def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
         """`add_request`."""
