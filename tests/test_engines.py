@@ -26,9 +26,7 @@ for _needed in ("numpy", "xxhash"):
 
 SMALL = {
     "lmcache[hot]==0.3.3": set(),
-    "lmcache[tensors]==0.3.3": set(),
     "sglang[eagle]==0.5.4": set(),
-    "sglang[keyed]==0.5.4": set(),
     "nano-vllm-fork[full]==20260210": {"hit-leaves-last-token"},
     "nano-vllm-npu[full]==0.0.2": {"hit-leaves-last-token"},
     "transformers[full]==5.16.0": {"no-spurious-exhaustion"},
@@ -47,6 +45,7 @@ SMALL = {
 NIGHTLY = {
     "lmcache[hot]==0.5.6": set(),
     "lmcache[tensors]==0.5.6": set(),
+    "sglang[keyed]==0.5.20": set(),
     "sglang[radix]==0.5.23": {"hit-same-namespace", "no-aliasing"},
     "sglang[salted]==0.5.23": set(),
     "sglang[eagle]==0.5.23": set(),

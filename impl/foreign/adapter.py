@@ -33,7 +33,7 @@ class EngineAdapter(CacheAdapter):
 
 def without_init(kind: type, **attributes: Any) -> Any:
     """An object of the engine's class `kind`, made without its `__init__`, which would start half an engine. An attribute that it lacks is the adapter's fault."""
-    made = object.__new__(kind)
+    made: Any = object.__new__(kind)
     for name, value in {**attributes, UNFINISHED: True}.items():
         setattr(made, name, value)
     return made
