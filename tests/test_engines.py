@@ -25,8 +25,8 @@ for _needed in ("numpy", "xxhash"):
     pytest.importorskip(_needed, reason=f"{_needed}, which some engines need, is not installed; pip install 'kvproof[engines]'")
 
 SMALL = {
+    "lmcache[hot]==0.3.3": set(),
     "sglang[eagle]==0.5.4": set(),
-    "sglang[keyed]==0.5.4": set(),
     "nano-vllm-fork[full]==20260210": {"hit-leaves-last-token"},
     "nano-vllm-npu[full]==0.0.2": {"hit-leaves-last-token"},
     "transformers[full]==5.16.0": {"no-spurious-exhaustion"},
@@ -34,15 +34,18 @@ SMALL = {
     "transformers[sectors]==5.24.0": set(),
     "vllm[drafting]==0.9.0.1": set(),
     "vllm[full]==0.8.5": set(),
-    "vllm[events]==0.11.1": {"hit-same-namespace"},
+    "vllm[events]==0.11.1": set(),
     "vllm[remote]==0.16.0": set(),
-    "vllm[sharded]==0.11.1": {"hit-same-namespace"},
+    "vllm[sharded]==0.11.1": set(),
     "vllm[v0]==0.8.5": set(),
     "vllm[v0-uncached]==0.8.5": set(),
 }
 """Targets whose wheels are small, and the laws that they are known to break."""
 
 NIGHTLY = {
+    "lmcache[hot]==0.5.6": set(),
+    "lmcache[tensors]==0.5.6": set(),
+    "sglang[keyed]==0.5.20": set(),
     "sglang[radix]==0.5.23": {"hit-same-namespace", "no-aliasing"},
     "sglang[salted]==0.5.23": set(),
     "sglang[eagle]==0.5.23": set(),
@@ -50,6 +53,9 @@ NIGHTLY = {
     "vllm[window]==0.33.0": set(),
     "vllm[deferred]==0.33.0": set(),
     "vllm[hybrid]==0.33.0": set(),
+    "vllm[eagle]==0.33.0": set(),
+    "vllm[hybrid-eagle]==0.33.0": set(),
+    "vllm[hybrid-events]==0.33.0": set(),
     "vllm[uncached]==0.33.0": set(),
     "vllm[offload]==0.33.0": set(),
     "vllm[hybrid-offload]==0.33.0": set(),

@@ -283,6 +283,17 @@ def test_a_failure_of_the_caches_own_where_there_was_room_denies_room():
     assert "yet extend raised AssertionError: the books are wrong" in result.violation.reason
 
 
+def test_a_failure_of_the_caches_own_is_no_way_to_say_that_there_will_be_no_room():
+    class Dead(Owning):
+        def extend(self, seq, count, drafts=()):
+            raise AssertionError("the books are wrong")
+
+    result = run([Admit(0, (1,) * 5), Extend(0, 1)], Dead, num_blocks=2, block_size=2)
+    assert result.violation.law == "no-spurious-exhaustion"
+    assert "there was room for what sequence 0 asks for, yet extend raised AssertionError" in result.violation.reason
+    assert run([Admit(0, (1,) * 5), Extend(0, 5)], Dead, num_blocks=2, block_size=2).violation is None
+
+
 def test_a_failure_of_the_caches_own_that_breaks_no_law_is_told_as_a_fault():
     class Deaf(Owning):
         def append(self, seq, tokens):

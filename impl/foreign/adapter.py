@@ -6,13 +6,16 @@ would not ask for, so it is judged by the laws. A missing attribute of something
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.foreign.loading import loaded_engine
 
 FAILURES: Final = (AssertionError, AttributeError, LookupError, RuntimeError, ValueError)
 """What engines raise where their books are wrong. A TypeError is more often an argument that moved."""
+
+UNFINISHED: Final = "made_by_kvproof"
+"""The attribute that tells objects that `without_init` made."""
 
 
 class EngineAdapter(CacheAdapter):
@@ -23,7 +26,17 @@ class EngineAdapter(CacheAdapter):
         package = loaded_engine().release.engine.package
         if not isinstance(error, FAILURES) or isinstance(error, NotImplementedError) or not _belongs(_raising_module(error), package):
             return False
-        return not isinstance(error, AttributeError) or error.obj is None or _belongs(type(error.obj).__module__, package)
+        if not isinstance(error, AttributeError) or error.obj is None:
+            return True
+        return _belongs(type(error.obj).__module__, package) and not hasattr(error.obj, UNFINISHED)
+
+
+def without_init(kind: type, **attributes: Any) -> Any:
+    """An object of the engine's class `kind`, made without its `__init__`, which would start half an engine. An attribute that it lacks is the adapter's fault."""
+    made: Any = object.__new__(kind)
+    for name, value in {**attributes, UNFINISHED: True}.items():
+        setattr(made, name, value)
+    return made
 
 
 def _raising_module(error: Exception) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from kvproof.impl.adapter import CacheAdapter
+from kvproof.impl.foreign.lmcache.engine import LMCACHE
 from kvproof.impl.foreign.loading import load
 from kvproof.impl.foreign.nano_vllm import NANO_VLLM_FORK, NANO_VLLM_NPU
 from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, parse
@@ -20,7 +21,7 @@ from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import NO_NAMESPACE
 from kvproof.models.outcomes import Refused
 
-ENGINES: Final[dict[str, Engine]] = {engine.name: engine for engine in (VLLM, SGLANG, TRANSFORMERS, NANO_VLLM_FORK, NANO_VLLM_NPU)}
+ENGINES: Final[dict[str, Engine]] = {engine.name: engine for engine in (VLLM, SGLANG, TRANSFORMERS, NANO_VLLM_FORK, NANO_VLLM_NPU, LMCACHE)}
 """By the name that is typed."""
 
 

@@ -241,6 +241,9 @@ def no_spurious_exhaustion(spec: Spec, op: Extend, raised: str) -> None:
             f"sequence {op.seq} needs at most {need - have} more blocks and {spec.usable - len(kept_back)} are free or evictable, yet extend raised {raised}",
             sequences=(op.seq,),
         )
+    if "exact" in spec.capabilities.policy and raised != "OutOfBlocks" and not spec.exhausted(op):
+        # A cache that plans for more than it is asked for says OutOfBlocks, and does not fail.
+        raise Broken("no-spurious-exhaustion", f"there was room for what sequence {op.seq} asks for, yet extend raised {raised}")
     spec.exercised["no-spurious-exhaustion"] += 1
 
 

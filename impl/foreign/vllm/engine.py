@@ -91,7 +91,16 @@ VLLM: Final = Engine(
         "hybrid": Variant(f"{_V1}:Hybrid", "the KV cache manager of vLLM's engine V1, full and sliding-window layers", _MANAGER),
         "uncached": Variant(f"{_V1}:Uncached", "the KV cache manager of vLLM's engine V1 without prefix caching", _MANAGER),
         "drafting": Variant(f"{_V1}:Drafting", "the KV cache manager of vLLM's engine V1, more drafts proposed than scheduled", _MANAGER),
+        "eagle": Variant(f"{_V1}:Eagle", "the KV cache manager of vLLM's engine V1 with EAGLE's drafter", _MANAGER),
+        "hybrid-eagle": Variant(
+            f"{_V1}:HybridEagle", "the KV cache manager of vLLM's engine V1 with EAGLE's drafter, full and sliding-window layers", _MANAGER
+        ),
         "events": Variant("kvproof.impl.foreign.vllm.events:Events", "the KV cache manager of vLLM's engine V1 with KV events", _MANAGER),
+        "hybrid-events": Variant(
+            "kvproof.impl.foreign.vllm.events:HybridEvents",
+            "the KV cache manager of vLLM's engine V1 with KV events, full and sliding-window layers",
+            _MANAGER,
+        ),
         "sharded": Variant(f"{_V1}:Sharded", "the KV cache manager of vLLM's engine V1, two ranks of decode context parallelism", _MANAGER),
         "offload": Variant(f"{_OFFLOAD}:Offload", "the KV cache manager of vLLM's engine V1 with a KV connector", _MANAGER),
         "hybrid-offload": Variant(

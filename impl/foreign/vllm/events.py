@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from kvproof.impl.foreign.loading import loaded_engine
-from kvproof.impl.foreign.vllm.v1 import Full, surface
+from kvproof.impl.foreign.vllm.v1 import Full, Hybrid, surface
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.outcomes import Event
 
@@ -22,6 +22,7 @@ class Events(Full):
     """Full attention with prefix caching and events."""
 
     events = True
+    tells_apart = frozenset({"adapter"})  # which events name too
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         super().__init__(num_blocks=num_blocks, block_size=block_size)
@@ -62,7 +63,7 @@ class Events(Full):
             if count > len(found):
                 believed.add(self.last_block[digest])
         self.last_block.update((digest, found[-1]) for digest, found in blocks.items())
-        return believed
+        return believed - self.nulls
 
     def _blocks_by_hash(self) -> dict[Any, list[int]]:
         """Hash, as in an event -> the blocks that the index has under it."""
@@ -73,3 +74,9 @@ class Events(Full):
             digest = utils.maybe_convert_block_hash(utils.get_block_hash(key))
             blocks[digest] += [block.block_id for block in (found.values() if isinstance(found, dict) else (found,))]
         return blocks
+
+
+class HybridEvents(Hybrid, Events):
+    """Full layers beside layers with a window of five tokens."""
+
+    tells_apart = Events.tells_apart

@@ -11,13 +11,15 @@ from typing import Any
 import msgspec
 
 from kvproof.impl.foreign.loading import loaded_engine
-from kvproof.impl.foreign.vllm.v1 import Full, Hybrid, surface
+from kvproof.impl.foreign.vllm.v1 import SALTS, Full, Hybrid, surface
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.outcomes import Refused
 
 
 class Offload(Full):
     """Full attention."""
+
+    tells_apart = SALTS
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         super().__init__(num_blocks=num_blocks, block_size=block_size)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
+from kvproof.impl.foreign.adapter import without_init
 from kvproof.impl.foreign.loading import loaded_engine
-from kvproof.impl.foreign.vllm.v1 import Full
+from kvproof.impl.foreign.vllm.v1 import SALTS, Full
 from kvproof.models.ops import Namespace
 
 SCHEDULER: Final = "vllm.v1.core.sched.scheduler"
@@ -26,6 +27,7 @@ class Scheduled(Full):
     """A manager whose requests a scheduler knows too. A subclass makes the `scheduler`."""
 
     scheduler: Any
+    tells_apart = SALTS
 
     def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
         """`add_request`."""
@@ -36,7 +38,7 @@ class Scheduled(Full):
 
 def bare_scheduler(manager: Any, connector: Any) -> Any:
     """A Scheduler over `manager` and `connector` (None for no connector), made without its `__init__`. No request is known yet."""
-    scheduler = object.__new__(loaded_engine().symbol(SCHEDULER, "Scheduler"))
+    scheduler = without_init(loaded_engine().symbol(SCHEDULER, "Scheduler"))
     scheduler.kv_cache_manager = manager
     scheduler.kv_cache_config = SimpleNamespace(kv_cache_groups=[None])
     scheduler.vllm_config = SimpleNamespace(kv_transfer_config=None)

@@ -47,6 +47,11 @@ class Surface:
         self.hash_function = self._hash_function()
 
     @property
+    def knows_eagle(self) -> bool:
+        """Whether the manager can be told of EAGLE's drafter."""
+        return "use_eagle" in inspect.signature(self.manager_class).parameters
+
+    @property
     def knows_drafts(self) -> bool:
         """Whether the manager keeps drafts out of what it publishes; before 0.7.3 it takes every token for final."""
         return not self.allocate_takes.isdisjoint({"num_lookahead_tokens", "num_draft_tokens"}) or "spec_token_ids" in inspect.getsource(
@@ -56,7 +61,15 @@ class Surface:
     # -- building ---------------------------------------------------------------------------------------------------------------------------------
 
     def manager(
-        self, groups: Sequence[Group], num_blocks: int, block_size: int, *, caching: bool, ranks: int = 1, events: bool = False
+        self,
+        groups: Sequence[Group],
+        num_blocks: int,
+        block_size: int,
+        *,
+        caching: bool,
+        ranks: int = 1,
+        events: bool = False,
+        eagle: bool = False,
     ) -> Any:
         """A KVCacheManager, or its ancestor of the same name. A block of `block_size` tokens is spread over `ranks` of decode context parallelism."""
         offered: dict[str, Any] = {
@@ -66,16 +79,17 @@ class Surface:
             "enable_caching": caching,
             "dcp_world_size": ranks,
             "enable_kv_cache_events": events,
+            "use_eagle": eagle,
             "block_size": block_size,
             "num_gpu_blocks": num_blocks,
             "sliding_window": groups[0].window,
             "num_preallocate_tokens": block_size,
         }
         if "kv_cache_config" in inspect.signature(self.manager_class).parameters:
-            offered["kv_cache_config"] = self._config(groups, num_blocks, block_size // ranks)
+            offered["kv_cache_config"] = self._config(groups, num_blocks, block_size // ranks, eagle=eagle)
         return self.manager_class(**self.engine.fit(self.manager_class, **offered))
 
-    def _config(self, groups: Sequence[Group], num_blocks: int, block_size: int) -> Any:
+    def _config(self, groups: Sequence[Group], num_blocks: int, block_size: int, *, eagle: bool) -> Any:
         interface = "vllm.v1.kv_cache_interface"
         group_class = self.engine.symbol(interface, "KVCacheGroupSpec")
         config_class = self.engine.symbol(interface, "KVCacheConfig")
@@ -87,7 +101,9 @@ class Surface:
             shape = {"block_size": block_size, "num_kv_heads": 1, "head_size": 8, "dtype": dtype, "use_mla": False}
             window = {"sliding_window": group.window} if windowed else {}
             spec = spec_class(**self.engine.fit(spec_class, **shape, **window))
-            specs.append(group_class(**self.engine.fit(group_class, layer_names=[f"layer.{number}"], kv_cache_spec=spec)))
+            specs.append(
+                group_class(**self.engine.fit(group_class, layer_names=[f"layer.{number}"], kv_cache_spec=spec, is_eagle_group=eagle))
+            )
         return config_class(**self.engine.fit(config_class, num_blocks=num_blocks, kv_cache_tensors=[], tensors={}, kv_cache_groups=specs))
 
     def request(self, number: int, prompt: Sequence[int], namespace: Namespace, hashed_tokens: int, lora_id: int) -> Any:

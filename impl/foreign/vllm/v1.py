@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -18,6 +18,8 @@ from kvproof.impl.foreign.vllm.surface import Surface
 from kvproof.models.capabilities import Capabilities, Group
 from kvproof.models.ops import Namespace, ReleaseReason
 from kvproof.models.outcomes import Grant, Hit, OutOfBlocks, Refused, Snapshot
+
+SALTS: Final = frozenset({"tenant"})
 
 
 @functools.cache
@@ -30,8 +32,12 @@ class Full(EngineAdapter):
     """Full attention with prefix caching."""
 
     groups: ClassVar[Sequence[Group]] = (Group(),)
+    tells_apart: ClassVar[frozenset[str]] = frozenset({"tenant", "adapter", "media"})
+    """The namespace fields that requests differ in, where the release knows them. Variants about something else keep to one, so that colliding fields hide nothing there."""
     caching: ClassVar[bool] = True
     events: ClassVar[bool] = False
+    eagle: ClassVar[bool] = False
+    """Whether EAGLE drafts, which needs the last block of a hit computed again."""
     ranks: ClassVar[int] = 1
     """Over how many ranks of decode context parallelism a block is spread."""
     unscheduled_drafts: ClassVar[int] = 0
@@ -40,7 +46,9 @@ class Full(EngineAdapter):
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         self.surface = surface()
         self.hashed_tokens = self.surface.hashed_tokens(block_size, self.ranks)
-        self.manager = self.surface.manager(self.groups, num_blocks, block_size, caching=self.caching, ranks=self.ranks, events=self.events)
+        self.manager = self.surface.manager(
+            self.groups, num_blocks, block_size, caching=self.caching, ranks=self.ranks, events=self.events, eagle=self.eagle
+        )
         self.nulls = self.surface.null_blocks(self.manager)
         self.requests: dict[int, Any] = {}
         self.passes: dict[int, tuple[int, tuple[int, ...]]] = {}
@@ -51,7 +59,9 @@ class Full(EngineAdapter):
     def capabilities(cls) -> Capabilities:
         """What the release that is loaded offers."""
         release = surface()
-        probe = release.manager(cls.groups, 4, 4, caching=cls.caching, ranks=cls.ranks)
+        if cls.eagle and not release.knows_eagle:
+            raise loaded_engine().moved("KVCacheManager takes no use_eagle")
+        probe = release.manager(cls.groups, 4, 4, caching=cls.caching, ranks=cls.ranks, eagle=cls.eagle)
         return Capabilities(
             groups=cls.groups,
             prefix=cls.caching,
@@ -59,7 +69,7 @@ class Full(EngineAdapter):
             evict=cls.caching and hasattr(probe, "evict_blocks"),
             reset=cls.caching and hasattr(probe, "reset_prefix_cache"),
             snapshot=True,
-            namespace_fields=release.namespace_fields if cls.caching else frozenset(),
+            namespace_fields=release.namespace_fields & cls.tells_apart if cls.caching else frozenset(),
             null_blocks=release.null_blocks(probe),
             policy=frozenset({"lru", "groups-in-turn", "exact"}) if cls.caching else frozenset({"exact"}),
         )
@@ -169,24 +179,41 @@ class Window(Full):
     """Every layer attends to the last five tokens."""
 
     groups = (Group(kind="sliding_window", window=5),)
+    tells_apart = SALTS
 
 
 class Hybrid(Full):
     """Full layers beside layers with a window of five tokens, on one pool."""
 
     groups = (Group(), Group(kind="sliding_window", window=5))
+    tells_apart = SALTS
+
+
+class Eagle(Full):
+    """Full attention with EAGLE's drafter."""
+
+    eagle = True
+    tells_apart = SALTS
+
+
+class HybridEagle(Hybrid):
+    """Full layers beside layers with a window of five tokens, with EAGLE's drafter."""
+
+    eagle = True
 
 
 class Drafting(Full):
     """Full attention, with a drafter that proposes two tokens more than each step has a budget for."""
 
     unscheduled_drafts = 2
+    tells_apart = SALTS
 
 
 class Sharded(Full):
     """Full attention, every block spread over two ranks of decode context parallelism."""
 
     ranks = 2
+    tells_apart = SALTS
 
     @classmethod
     def capabilities(cls) -> Capabilities:

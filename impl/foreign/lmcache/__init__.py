@@ -1,0 +1,1 @@
+"""LMCache: the allocator of its memory in CPU RAM."""
