@@ -112,12 +112,10 @@ class BatchedAdapter(ProductionAdapter):
 
     def _one_by_one(self) -> list[Event]:
         """What the cache tells, each block by itself: a batch takes blocks together that single operations take in turn."""
-        told = super().take_events()
-        return [
-            Event(kind=event.kind, blocks=blocks, reason=event.reason)
-            for event in told
-            for blocks in ([(block,) for block in event.blocks] or [()])
-        ]
+        single: list[Event] = []
+        for event in super().take_events():
+            single += [Event(kind=event.kind, blocks=(block,), reason=event.reason) for block in event.blocks] or [event]
+        return single
 
     def take_events(self) -> Sequence[Event]:
         """What became matchable and unmatchable; in a round that was done again, only what was not told before."""

@@ -41,14 +41,9 @@ class Passes(Holdings):
         """
         known = len(state.tokens)
         reuse = self._look_up(state) if self._caching else None
+        adopted = self._affordable(state, reuse, count)
         if reuse is not None:
-            adopted = self._affordable(state, reuse, count)
             self._adopt(state, reuse, adopted)
-        else:
-            adopted = 0
-            need = self._blocks_for(min(count, known))
-            if need > self._pool.available:
-                raise self._exhausted(state, need)
         if self._caching:
             self._stand(state, reuse)
             self._counts["lookup_tokens"] += known
@@ -59,24 +54,25 @@ class Passes(Holdings):
         self._renewed(state)
         return ExtendGrant(adopted=adopted) if adopted else NO_COPIES
 
-    def _affordable(self, state: SequenceState, reuse: Reuse, count: int) -> int:
+    def _affordable(self, state: SequenceState, reuse: Reuse | None, count: int) -> int:
         """The longest adoption, in tokens, that leaves blocks for the pass. Adopting a block that nobody holds uses it up as well.
 
         Raises OutOfBlocks.
         """
         known = len(state.tokens)
         available = self._pool.available
-        longest = self._longest(reuse)
+        longest = 0 if reuse is None else self._longest(reuse)
         if self._blocks_for(min(longest + count, known)) <= available:
             return longest
-        costs = reuse.costs(self._pool)
-        for length in reuse.lengths():
-            need = self._blocks_for(min(length + count, known))
-            for layout in self._layouts:
-                first, end = layout.first_needed(length), length // layout.size
-                need += costs[layout.group][end] - costs[layout.group][first] - end
-            if need <= available:
-                return length
+        if reuse is not None:
+            costs = reuse.costs(self._pool)
+            for length in reuse.lengths():
+                need = self._blocks_for(min(length + count, known))
+                for layout in self._layouts:
+                    first, end = layout.first_needed(length), length // layout.size
+                    need += costs[layout.group][end] - costs[layout.group][first] - end
+                if need <= available:
+                    return length
         raise self._exhausted(state, self._blocks_for(min(count, known)))
 
     def _adopt(self, state: SequenceState, reuse: Reuse, length: int) -> None:
