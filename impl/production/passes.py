@@ -187,7 +187,7 @@ class Passes(Holdings):
 
     def _pass_milestone(self, state: SequenceState) -> None:
         """Blocks have filled up or left a window. They are published first: what leaves a window can still serve others."""
-        if self._plain and state.computed == state.milestone and self._publish_next(state):
+        if self._plain and self._publish_next(state, state.computed):
             return
         if self._caching and state.publishes:
             self._publish(state)
@@ -195,13 +195,15 @@ class Passes(Holdings):
             self._pass_windows(state)
         self._set_milestone(state)
 
-    def _publish_next(self, state: SequenceState) -> bool:
-        """Publishes the one block that has filled up, where no other sequence stands in the way. For caches of one full group."""
+    def _publish_next(self, state: SequenceState, computed: int) -> bool:
+        """Publishes a block, if just one has filled up and no other sequence stands in the way. For caches of one full group."""
         [cursor], [depth], [table] = state.cursors, state.depths, state.tables
         size = self._chain_sizes[0]
         end = (depth + 1) * size
+        if cursor is None or computed != end:
+            return False
         block = table[depth]
-        if cursor is None or block is None or not self._index.publish_next(cursor, depth, state.tokens[end - size : end].tobytes(), block):
+        if block is None or not self._index.publish_next(cursor, depth, state.tokens[end - size : end].tobytes(), block):
             return False
         state.depths[0] = depth + 1
         state.milestone = end + size
