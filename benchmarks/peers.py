@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from beside.players import OURS
+from beside.players import OURS, PLAYERS
 from beside.show import Measured, drawn, table
 from beside.work import ROWS
 from rich.console import Console
@@ -107,7 +107,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every rate there")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the ratios there, as SVG (extra `plots`)")
     arguments = parser.parse_args()
-    targets = (OURS, *arguments.peers.split(","))
+    peers = tuple(filter(None, arguments.peers.split(",")))
+    for peer in peers:
+        if peer.partition("==")[0] not in PLAYERS:
+            parser.exit(2, f"There is no player for {peer}; --peers takes releases of {', '.join(sorted(PLAYERS))}.\n")
+    targets = (OURS, *peers)
     rows = [number for number, row in enumerate(ROWS) if arguments.rows in row.name]
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("measuring", total=len(rows) * arguments.rounds * len(targets))

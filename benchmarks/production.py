@@ -113,6 +113,25 @@ def decode(*, caching: bool, steps: bool = False, groups: tuple[GroupSpec, ...] 
     return work
 
 
+def decode_together(*, caching: bool) -> Work:
+    """The same by one call for all 256."""
+    cache = PagedCache(SEQUENCES * 64, BLOCK_SIZE, prefix_caching=caching, steps=False)
+    requests = prompts(SEQUENCES, 256)
+    rounds = _counter()
+
+    def work() -> int:
+        number = next(rounds)
+        if number % 512 == 0:
+            for seq, prompt in enumerate(requests):
+                cache.release(seq)
+                cache.admit(seq, prompt)
+                cache.extend(seq, len(prompt))
+        cache.decode(range(SEQUENCES), [number] * SEQUENCES)
+        return SEQUENCES
+
+    return work
+
+
 def prefix_hit(
     *, admit: bool = True, steps: bool = False, groups: tuple[GroupSpec, ...] = (GroupSpec(),), look_first: bool = False
 ) -> Work:
@@ -157,6 +176,7 @@ ROWS: list[tuple[str, str, Callable[[], Work]]] = [
     ("  with events", "requests", lambda: publish(events=True)),
     ("  full and window groups", "requests", lambda: publish(groups=HYBRID)),
     ("decode over 256 sequences, caching on", "tokens", lambda: decode(caching=True)),
+    ("  in one call", "tokens", lambda: decode_together(caching=True)),
     ("  with steps", "tokens", lambda: decode(caching=True, steps=True)),
     ("  full and window groups", "tokens", lambda: decode(caching=True, groups=HYBRID)),
     ("decode over 256 sequences, caching off", "tokens", lambda: decode(caching=False)),

@@ -53,7 +53,7 @@ def test_the_page_is_true(page, tmp_path):
 
 
 def test_excerpts_are_the_code():
-    pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("docs/adding-a-law.md", "docs/engine.md")]
+    pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("docs/adding-a-law.md", "docs/engine.md", "docs/production-cache.md")]
     shown = [(named[1], text.partition("\n")[2]) for page in pages for _, text in FENCE.findall(page) if (named := FILE.match(text))]
     shown = [(name, excerpt) for name, excerpt in shown if "/" in name]  # the others are files of the reader
 

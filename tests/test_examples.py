@@ -62,6 +62,33 @@ def test_a_batch_is_served_as_the_page_shows():
     assert [line.rstrip() for line in ran.stdout.splitlines()] == shown.splitlines()
 
 
+def test_the_scheduler_does_what_the_page_shows():
+    page = (ROOT / "docs/production-cache.md").read_text(encoding="utf-8")
+    shown = page.partition("$ python examples/scheduler.py\n")[2].partition("```")[0]
+    ran = python("examples/scheduler.py")
+
+    assert ran.stderr == ""
+    assert ran.stdout == shown
+
+
+@pytest.mark.parametrize("num_blocks", range(5, 24))
+def test_the_scheduler_serves_whatever_fits_the_pool(num_blocks, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import scheduler
+
+    from kvproof.impl.production import PagedCache
+
+    cache = PagedCache(num_blocks, 4)
+    served = scheduler.Scheduler(cache, chunk_tokens=5)
+    for seq in range(6):
+        served.submit(seq, [1, 2, 3, 4, seq, 6, 7][: 3 + seq], new_tokens=1 + 2 * seq, tenant="ab"[seq % 2])
+    finished = {}
+    while served.waiting or served.running:
+        finished.update(served.step())
+    assert {seq: len(tokens) for seq, tokens in finished.items()} == {seq: min(7, 3 + seq) + 1 + 2 * seq for seq in range(6)}
+    assert cache.stats().used_blocks == 0
+
+
 def test_one_line_in_pytest(tmp_path):
     ran = python(
         "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "it"), "--kv-budget", "1", "examples/test_my_cache.py"

@@ -36,10 +36,19 @@ class TestWhatItDoes:
         with pytest.raises(errors.UncommittedPass):
             cache.extend(0, 1)
 
-    @pytest.mark.parametrize("prefix_caching", [True, False])
-    def test_many_rounds_are_what_single_operations_make(self, prefix_caching):
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"prefix_caching": False},
+            {"groups": (GroupSpec(), GroupSpec("sliding_window", window=5))},
+            {"groups": (GroupSpec(), GroupSpec("sliding_window", block_size=2, window=3))},
+        ],
+        ids=["full", "uncached", "window", "unequal blocks"],
+    )
+    def test_many_rounds_are_what_single_operations_make(self, options):
         prompts = [1, 2, 3, 4], [1, 2, 3, 9], [7, 7], [1, 2, 3, 4, 5, 6, 7]
-        batch, single = (running(*prompts, prefix_caching=prefix_caching) for _ in range(2))
+        batch, single = (running(*prompts, num_blocks=99, **options) for _ in range(2))
         for token in range(20):
             assert batch.decode(range(4), [token] * 4) == ()
             for seq in range(4):
@@ -242,7 +251,7 @@ REQUESTS = {
     "too many accepted": (([0, 4], [1, 1]), {"accepted": {4: 3}}, errors.TooManyAccepted, "extended by 2 drafts"),
     "less than none accepted": (([0, 4], [1, 1]), {"accepted": {4: -1}}, errors.TooManyAccepted, "accept 0 up to that"),
     "accepted of none": (([0, 1], [1, 1]), {"accepted": {1: 1}}, errors.TooManyAccepted, "extended by 0 drafts"),
-    "a draft too wide": (([0, 5], [1, 1]), {"accepted": {5: 1}}, errors.TokenOutOfRange, "64 bits"),
+    "a draft too wide": (([0, 4, 5], [1, 1, 1]), {"accepted": {4: 1, 5: 1}}, errors.TokenOutOfRange, "64 bits"),
     "swapped out": (([0, 6], [1, 1]), {}, errors.SwappedOut, "swap it in"),
     "no token": (([0, 1], [1, None]), {}, TypeError, "integer"),
 }

@@ -193,7 +193,9 @@ class GroupsAllocateFromOneList(PagedCache):
 class FailedAdmissionKeepsItsHits(PagedCache):
     """Takes hold of the hit, looks whether the rest fits, and lets go again only if it does."""
 
-    def _affordable(self, state: SequenceState, reuse: Reuse, count: int) -> int:
+    def _affordable(self, state: SequenceState, reuse: Reuse | None, count: int) -> int:
+        if reuse is None:
+            return super()._affordable(state, reuse, count)
         longest = self._longest(reuse)
         hit = [block for layout in self._layouts for block in reuse.adopted(layout, longest)]
         self._pool.share(hit)

@@ -69,7 +69,7 @@ class LockLeftOut(PagedCache):
 class RoomIsCheckedFirst(PagedCache):
     """Looks whether there is room, lets go of the lock, and believes what it saw."""
 
-    def _affordable(self, state: SequenceState, reuse: Reuse, count: int) -> int:
+    def _affordable(self, state: SequenceState, reuse: Reuse | None, count: int) -> int:
         length = super()._affordable(state, reuse, count)
         self._leave()
         self._enter()

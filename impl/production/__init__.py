@@ -12,11 +12,14 @@
     cache.append(0, [sampled])
     cache.release(0)
 
-`cache.py` holds the operations, `passes.py` room before a pass and commits after it, `holdings.py` how blocks come and go below them,
-`pool.py` who holds which block, `index.py` what is matchable, `reuse.py` how much of that one prompt can
-adopt, `sequence.py` one sequence, `tokens.py` token ids as bytes, `groups.py` full and windowed layers, `mirror.py` the device's copy of
-the block tables, `records.py` what the cache answers, `errors.py` what it raises. `adapter.py` puts it under the verification suite, and is
-the only module that knows it.
+With more than one sequence, `cache.decode(seqs, sampled)` commits, appends and extends for all of them in one call; `docs/production-cache.md`
+has a scheduler's step in the order of its calls.
+
+`cache.py` holds the operations, `decoding.py` that for a batch, `passes.py` room before a pass and commits after it, `holdings.py` how blocks
+come and go below them, `pool.py` who holds which block, `index.py` what is matchable, `reuse.py` how much of that one prompt can adopt,
+`sequence.py` one sequence, `tokens.py` token ids as bytes, `groups.py` full and windowed layers, `mirror.py` the device's copy of the block
+tables, `records.py` what the cache answers, `errors.py` what it raises. `adapter.py` and `batched_adapter.py` put it under the verification
+suite, and are the only modules that know it.
 """
 
 from kvproof.impl.production.cache import PagedCache

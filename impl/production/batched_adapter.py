@@ -27,7 +27,7 @@ class Turn(NamedTuple):
 
 
 class BatchedAdapter(ProductionAdapter):
-    """Keeps the round; everything but commits, appends and extends ends it."""
+    """Keeps the round; whatever else takes or frees blocks ends it."""
 
     locked = False  # a lock cannot be copied
 
@@ -44,6 +44,7 @@ class BatchedAdapter(ProductionAdapter):
     def _end_round(self) -> None:
         self._before: PagedCache | None = None
         self._round: list[Turn] = []
+        self._arrived: list[tuple[int, Sequence[int], Namespace]] = []
         self._earlier += self._events
         self._events = []
         self._told = 0
@@ -93,30 +94,30 @@ class BatchedAdapter(ProductionAdapter):
 
     def _decode(self, before: list[Turn], batch: list[Turn]) -> tuple[int, ...]:
         """The round once more, on a copy of what the cache was before it; returns the sequences without room."""
-        cache = deepcopy(self._before)
-        assert cache is not None, "a round begins with a copy"
+        assert self._before is not None, "a round begins with a copy"
+        self.cache = deepcopy(self._before)
+        for arrival in self._arrived:
+            super().admit(*arrival)
         for turn in before:
-            cache.commit(turn.seq, turn.accepted)
+            super().commit(turn.seq, turn.accepted)
             if turn.token is not None:
-                cache.append(turn.seq, [turn.token])
-        short = cache.decode(
+                super().append(turn.seq, [turn.token])
+        short = self.cache.decode(
             [turn.seq for turn in batch],
             [turn.token for turn in batch if turn.token is not None],
             accepted={turn.seq: turn.accepted for turn in batch},
             drafts={turn.seq: turn.drafts for turn in batch if turn.drafts},
         )
-        self.cache = cache
         self._events = self._one_by_one()[self._told :]
         self.largest_batch = max(self.largest_batch, len(batch) - len(short))
         return short
 
     def _one_by_one(self) -> list[Event]:
         """What the cache tells, each block by itself: a batch takes blocks together that single operations take in turn."""
-        alone: list[Event] = []
+        single: list[Event] = []
         for event in super().take_events():
-            each: list[tuple[int, ...]] = [(block,) for block in event.blocks]
-            alone += [Event(kind=event.kind, blocks=blocks, reason=event.reason) for blocks in each or [()]]
-        return alone
+            single += [Event(kind=event.kind, blocks=(block,), reason=event.reason) for block in event.blocks] or [event]
+        return single
 
     def take_events(self) -> Sequence[Event]:
         """What became matchable and unmatchable; in a round that was done again, only what was not told before."""
@@ -125,12 +126,13 @@ class BatchedAdapter(ProductionAdapter):
         earlier, self._earlier, self._events = self._earlier, [], []
         return [*earlier, *taken]
 
-    # Everything else ends a round.
-
     def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
-        """A request is known."""
-        self._end_round()
+        """A request is known: it holds nothing, so a round goes on."""
         super().admit(seq, prompt, namespace)
+        if self._before is not None:
+            self._arrived.append((seq, prompt, namespace))
+
+    # Everything else ends a round.
 
     def truncate(self, seq: int, length: int) -> None:
         """Roll back."""

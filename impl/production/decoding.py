@@ -30,7 +30,7 @@ class Decoding(Passes):
         """Commits, then appends, then extends: what commits let go of can be handed out to all."""
         states, busy = self._decodable(seqs, sampled, accepted, drafts)
         for state in busy:
-            if state.drafts or state.sources or state.target != state.milestone or not (self._plain and self._publish_next(state)):
+            if state.drafts or state.sources or not (self._plain and self._publish_next(state, state.target)):
                 self._settle(state, accepted.get(state.seq, 0))
                 state.target = state.computed
         for state, token in zip(states, sampled, strict=True):

@@ -41,14 +41,9 @@ class Passes(Holdings):
         """
         known = len(state.tokens)
         reuse = self._look_up(state) if self._caching else None
+        adopted = self._affordable(state, reuse, count)
         if reuse is not None:
-            adopted = self._affordable(state, reuse, count)
             self._adopt(state, reuse, adopted)
-        else:
-            adopted = 0
-            need = self._blocks_for(min(count, known))
-            if need > self._pool.available:
-                raise self._exhausted(state, need)
         if self._caching:
             self._stand(state, reuse)
             self._counts["lookup_tokens"] += known
@@ -59,24 +54,25 @@ class Passes(Holdings):
         self._renewed(state)
         return ExtendGrant(adopted=adopted) if adopted else NO_COPIES
 
-    def _affordable(self, state: SequenceState, reuse: Reuse, count: int) -> int:
+    def _affordable(self, state: SequenceState, reuse: Reuse | None, count: int) -> int:
         """The longest adoption, in tokens, that leaves blocks for the pass. Adopting a block that nobody holds uses it up as well.
 
         Raises OutOfBlocks.
         """
         known = len(state.tokens)
         available = self._pool.available
-        longest = self._longest(reuse)
+        longest = 0 if reuse is None else self._longest(reuse)
         if self._blocks_for(min(longest + count, known)) <= available:
             return longest
-        costs = reuse.costs(self._pool)
-        for length in reuse.lengths():
-            need = self._blocks_for(min(length + count, known))
-            for layout in self._layouts:
-                first, end = layout.first_needed(length), length // layout.size
-                need += costs[layout.group][end] - costs[layout.group][first] - end
-            if need <= available:
-                return length
+        if reuse is not None:
+            costs = reuse.costs(self._pool)
+            for length in reuse.lengths():
+                need = self._blocks_for(min(length + count, known))
+                for layout in self._layouts:
+                    first, end = layout.first_needed(length), length // layout.size
+                    need += costs[layout.group][end] - costs[layout.group][first] - end
+                if need <= available:
+                    return length
         raise self._exhausted(state, self._blocks_for(min(count, known)))
 
     def _adopt(self, state: SequenceState, reuse: Reuse, length: int) -> None:
@@ -191,7 +187,7 @@ class Passes(Holdings):
 
     def _pass_milestone(self, state: SequenceState) -> None:
         """Blocks have filled up or left a window. They are published first: what leaves a window can still serve others."""
-        if self._plain and state.computed == state.milestone and self._publish_next(state):
+        if self._plain and self._publish_next(state, state.computed):
             return
         if self._caching and state.publishes:
             self._publish(state)
@@ -199,13 +195,15 @@ class Passes(Holdings):
             self._pass_windows(state)
         self._set_milestone(state)
 
-    def _publish_next(self, state: SequenceState) -> bool:
-        """Publishes the one block that has filled up, where no other sequence stands in the way. For caches of one full group."""
+    def _publish_next(self, state: SequenceState, computed: int) -> bool:
+        """Publishes a block, if just one has filled up and no other sequence stands in the way. For caches of one full group."""
         [cursor], [depth], [table] = state.cursors, state.depths, state.tables
         size = self._chain_sizes[0]
         end = (depth + 1) * size
+        if cursor is None or computed != end:
+            return False
         block = table[depth]
-        if cursor is None or block is None or not self._index.publish_next(cursor, depth, state.tokens[end - size : end].tobytes(), block):
+        if block is None or not self._index.publish_next(cursor, depth, state.tokens[end - size : end].tobytes(), block):
             return False
         state.depths[0] = depth + 1
         state.milestone = end + size
