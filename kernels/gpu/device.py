@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from triton.runtime.jit import JITFunction
 
 from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
+from kvproof.kernels.lowbit import LowBitPool
 
 GUARD_BYTES = 1 << 16
 """On each side of a storage: larger than any block of the suite's cases, so that a block id off by one lands in it."""
@@ -85,20 +86,40 @@ def on_device(kernels: type[PagedKernels], device: str, claims: KernelCapabiliti
         def copy_blocks(self, pool: KVPool, pairs: torch.Tensor) -> None:
             _call(kernels, "copy_blocks", device, pool, pairs)
 
+        def gather(self, pool: KVPool, slots: torch.Tensor) -> list[torch.Tensor]:
+            return [rows.cpu() for rows in _call(kernels, "gather", device, pool, slots)]
+
+        def scatter(self, pool: KVPool, rows: Sequence[torch.Tensor], slots: torch.Tensor) -> None:
+            _call(kernels, "scatter", device, pool, rows, slots)
+
+        def move(self, source: KVPool, target: KVPool, source_slots: torch.Tensor, target_slots: torch.Tensor) -> None:
+            _call(kernels, "move", device, source, target, source_slots, target_slots)
+
+        def store_low_bits(self, pool: LowBitPool, *args: torch.Tensor) -> torch.Tensor:
+            return _call(kernels, "store_low_bits", device, pool, *args).cpu()  # type: ignore[no-any-return]
+
+        def attend_low_bits(self, pool: LowBitPool, *args: torch.Tensor, **options: Any) -> torch.Tensor:  # noqa: ANN401
+            return _call(kernels, "attend_low_bits", device, pool, *args, **options).cpu()  # type: ignore[no-any-return]
+
+        def copy_low_bits(self, pool: LowBitPool, pairs: torch.Tensor, rings: torch.Tensor) -> None:
+            _call(kernels, "copy_low_bits", device, pool, pairs, rings)
+
     OnDevice.__name__ = OnDevice.__qualname__ = kernels.__name__
     return OnDevice
 
 
-def _call(kernels: type[PagedKernels], method: str, device: str, pool: KVPool, *args: torch.Tensor, **options: Any) -> Any:  # noqa: ANN401
+def _call(kernels: type[PagedKernels], method: str, device: str, *args: Any, **options: Any) -> Any:  # noqa: ANN401
     guarded = Guarded(device)
 
-    def moved(value: Any) -> Any:  # noqa: ANN401 - tensors and what is none
+    def moved(value: Any) -> Any:  # noqa: ANN401 - tensors, pools of them, and what is neither
+        if isinstance(value, KVPool | LowBitPool):
+            return dataclasses.replace(value, **{field.name: moved(getattr(value, field.name)) for field in dataclasses.fields(value)})
+        if isinstance(value, list | tuple):
+            return [moved(part) for part in value]
         return guarded.tensor(value) if isinstance(value, torch.Tensor) else value
 
-    parts = {name: moved(getattr(pool, name)) for name in ("key", "value", "key_scale", "value_scale")}
-    there = dataclasses.replace(pool, **parts)
     with _really_launched(device):
-        result = getattr(kernels(), method)(there, *map(moved, args), **{name: moved(value) for name, value in options.items()})
+        result = getattr(kernels(), method)(*map(moved, args), **{name: moved(value) for name, value in options.items()})
     guarded.check()
     guarded.bring_back()
     return result

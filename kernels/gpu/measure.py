@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,9 @@ import torch
 
 from kvproof.kernels.contract import KVPool
 from kvproof.kernels.gpu.report import Measurement
+from kvproof.kernels.lowbit import PAGED, RINGS, LowBitPool
 from kvproof.kernels.paged.adapter import PagedTriton
+from kvproof.kernels.paged.lowbit import LowBitTriton
 
 DEVICE = "cuda"
 
@@ -47,7 +50,13 @@ class Load:
 
 
 def milliseconds(run: Callable[[], object], *, graph: bool = False) -> list[float]:
-    """Times of `RUNS` runs on the current CUDA device, replayed from a graph where the host's launches would count."""
+    """Times of `RUNS` runs on the current CUDA device, replayed from a graph where the host's launches would count. In a dry run, on the CPU, that
+    of a single one.
+    """
+    if DEVICE == "cpu":
+        start = time.perf_counter()
+        run()
+        return [1e3 * (time.perf_counter() - start)]
     for _ in range(WARM):
         run()
     torch.cuda.synchronize()
@@ -74,13 +83,13 @@ def entry(name: str, times: list[float], work: float, unit: str, rate: float = 0
     return Measurement(name, median, speed / scale, unit, speed / rate if rate else 0.0, against, len(times))
 
 
-def copy_bandwidth(gigabytes: int = 4) -> tuple[float, Measurement]:
+def copy_bandwidth(megabytes: int = 4096) -> tuple[float, Measurement]:
     """Bytes read and written each second by a copy on the device."""
-    source = torch.ones(gigabytes << 28, dtype=torch.float32, device=DEVICE)
+    source = torch.ones(megabytes << 18, dtype=torch.float32, device=DEVICE)
     target = torch.empty_like(source)
     times = milliseconds(lambda: target.copy_(source))
     work = 2.0 * source.numel() * 4
-    return work / (statistics.median(times) / 1e3), entry(f"copy of {gigabytes} GiB", times, work, "GB/s")
+    return work / (statistics.median(times) / 1e3), entry(f"copy of {megabytes} MiB", times, work, "GB/s")
 
 
 def matrix_rate(size: int = 8192) -> tuple[float, Measurement]:
@@ -130,9 +139,9 @@ def _random(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return tensor
 
 
-def decode(load: Load, rates: Rates, kernels: PagedTriton, name: str = "") -> Measurement:
-    """A decode of one token for each sequence, replayed from a graph."""
-    made = batch(load)
+def decode(load: Load, rates: Rates, kernels: PagedTriton, name: str = "", made: Batch | None = None) -> Measurement:
+    """A decode of one token for each sequence, replayed from a graph; `made`: the tensors, where many measurements share them."""
+    made = made or batch(load)
     query = torch.randn(load.seqs, load.kv_heads * load.ratio, load.head, device=DEVICE).to(torch.bfloat16)
     times = milliseconds(lambda: kernels.attend(made.pool, query, made.tables, made.lens, scale=load.head**-0.5), graph=True)
     row = load.head * made.pool.key.element_size() + (4 if made.pool.key_scale is not None else 0)
@@ -156,9 +165,9 @@ def decode_torch(load: Load, rates: Rates) -> Measurement:
     return entry(f"torch's attention, contiguous, {load.seqs} x {load.tokens}", times, work, "GB/s", rates.copy, "copy")
 
 
-def decode_latent(seqs: int, tokens: int, heads: int, rates: Rates, kernels: PagedTriton) -> list[Measurement]:
+def decode_latent(load: Load, heads: int, rates: Rates, kernels: PagedTriton) -> list[Measurement]:
     """MLA decode over 512 + 64: against the copy, and, since its heads share the row, against the matrix product."""
-    block, width = 64, -(-tokens // 64)
+    seqs, tokens, block, width = load.seqs, load.tokens, 64, -(-load.tokens // 64)
     key = _random((seqs * width, block, 1, 576), torch.bfloat16)
     tables = torch.randperm(seqs * width, device=DEVICE).view(seqs, width).to(torch.int32)
     lens = torch.full((seqs,), tokens, dtype=torch.int32, device=DEVICE)
@@ -172,15 +181,49 @@ def decode_latent(seqs: int, tokens: int, heads: int, rates: Rates, kernels: Pag
     ]
 
 
-def prefill(load: Load, rates: Rates, kernels: PagedTriton, name: str = "") -> Measurement:
+def prefill(load: Load, rates: Rates, kernels: PagedTriton, name: str = "", made: Batch | None = None) -> Measurement:
     """A causal prefill of whole sequences; the plan is made once, as for the layers of a model."""
-    made = batch(load)
+    made = made or batch(load)
     query = torch.randn(load.seqs * load.tokens, load.kv_heads * load.ratio, load.head, device=DEVICE).to(torch.bfloat16)
     plan = kernels.prefill_plan(made.pool, query, made.lens)
     options: dict[str, Any] = {"scale": load.head**-0.5, "query_lens": made.lens, "plan": plan}
     times = milliseconds(lambda: kernels.attend(made.pool, query, made.tables, made.lens, **options))
     title = name or f"prefill {load.stored} {load.layout}, {load.seqs} x {load.tokens}, {load.ratio} queries a head of {load.head}"
     return entry(title, times, _causal(load), "TFLOP/s", rates.matrix, "product")
+
+
+def append(load: Load, tokens: int, rates: Rates, kernels: PagedTriton) -> Measurement:
+    """`tokens` query tokens for each sequence, as drafts are verified, replayed from a graph: it reads what a decode reads."""
+    made = batch(load)
+    query = torch.randn(load.seqs * tokens, load.kv_heads * load.ratio, load.head, device=DEVICE).to(torch.bfloat16)
+    counts = torch.full_like(made.lens, tokens)
+    options: dict[str, Any] = {"scale": load.head**-0.5, "query_lens": counts, "max_queries": tokens}
+    times = milliseconds(lambda: kernels.attend(made.pool, query, made.tables, made.lens, **options), graph=True)
+    work = 2.0 * load.seqs * load.tokens * load.kv_heads * load.head * made.pool.key.element_size()
+    return entry(
+        f"append of {tokens} tokens, {load.seqs} x {load.tokens}, {load.ratio} queries a head", times, work, "GB/s", rates.copy, "copy"
+    )
+
+
+def decode_low_bits(load: Load, rates: Rates) -> Measurement:
+    """A decode over 4 bits with groups of 32 and a window of 128. Its work is the bytes that it reads: numbers, scales, zeros and windows."""
+    width = -(-load.tokens // 32)
+    pool = LowBitPool.empty(
+        load.seqs * width, 32, load.kv_heads, load.head, rings=load.seqs, layout=load.layout, dtype=torch.bfloat16, device=DEVICE
+    )
+    for name in (*PAGED, *RINGS):
+        tensor = getattr(pool, name)
+        tensor.random_(0, 256) if tensor.dtype == torch.uint8 else tensor.fill_(0.01)
+    tables = torch.randperm(load.seqs * width, device=DEVICE).view(load.seqs, width).to(torch.int32)
+    lens = torch.full((load.seqs,), load.tokens, dtype=torch.int32, device=DEVICE)
+    done = pool.quantised_after(torch.zeros_like(lens), lens)
+    rings = torch.arange(load.seqs, dtype=torch.int32, device=DEVICE)
+    query = torch.randn(load.seqs, load.kv_heads * load.ratio, load.head, device=DEVICE).to(torch.bfloat16)
+    kernels = LowBitTriton()
+    times = milliseconds(lambda: kernels.attend(pool, query, tables, rings, lens, done, scale=load.head**-0.5), graph=True)
+    stored = sum(getattr(pool, name).numel() * getattr(pool, name).element_size() for name in PAGED)
+    recent = 2.0 * load.seqs * pool.recent * load.kv_heads * load.head * 2
+    return entry(f"decode 4 bits {load.layout}, {load.seqs} x {load.tokens}", times, stored + recent, "GB/s", rates.copy, "copy")
 
 
 def prefill_torch(load: Load, rates: Rates) -> Measurement:

@@ -50,6 +50,7 @@ class Report:
         self.measurements: list[Measurement] = []
         self.problems: list[str] = []
         self.start = time.monotonic()
+        self.complete = False
         self.write()
 
     def check(self, entry: Check) -> None:
@@ -67,6 +68,11 @@ class Report:
         self.problems.append(text)
         self.write()
 
+    def finish(self) -> None:
+        """Write that nothing is missing because the run was cut off."""
+        self.complete = True
+        self.write()
+
     def facts(self) -> dict[str, Any]:
         """What ran where."""
         return {
@@ -74,6 +80,7 @@ class Report:
             "torch": torch.__version__,
             "triton": triton.__version__,
             "seconds": round(time.monotonic() - self.start, 1),
+            "complete": self.complete,
         }
 
     def write(self) -> None:
@@ -94,6 +101,12 @@ class Report:
         part.write_text(text, encoding="utf-8")
         part.replace(target)
 
+    def _summary(self) -> str:
+        """In one sentence, for who reads no further."""
+        broken = [entry.name for entry in self.checks if entry.verdict in ("broken", "error")]
+        end = "The run reached its end." if self.complete else "The run was cut off, or is still going on."
+        return f"{len(self.checks) - len(broken)} of {len(self.checks)} entries hold. {'At fault: ' + ', '.join(broken) + '. ' if broken else ''}{end}"
+
     def markdown(self) -> str:
         """The report as a page."""
         facts = self.facts()
@@ -101,6 +114,8 @@ class Report:
             f"# Paged kernels on {facts['device']}",
             "",
             f"torch {facts['torch']}, Triton {facts['triton']}, {facts['seconds']} s. Made by `python benchmarks/gpu.py`.",
+            "",
+            self._summary(),
             "",
             "## Checks",
             "",

@@ -1,28 +1,62 @@
-"""The order of a GPU run: checks first, then speed, each entry written to the report when it is known.
+"""The order of a GPU run: checks of a few seconds each, then speed, then the kernel laws with the time that is left. Each entry is written to the
+report when it is known.
 
-Exit status 0 if every check held, 1 if one is broken, 2 where there is no GPU or the request is at fault.
+Exit status 0 if every check held, 1 if one is broken or the run was cut off, 2 where there is no GPU or the request is at fault.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
+import faulthandler
+import functools
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from kvproof.kernels.gpu import checks, measure
+from kvproof.kernels.gpu import checks, graphs, measure
 from kvproof.kernels.gpu.report import Check, Measurement, Report
 from kvproof.kernels.gpu.tune import tune
+from kvproof.kernels.machine import Machine
 from kvproof.kernels.paged.adapter import PagedTriton
 
 SECONDS = 420.0
-"""After this no new part begins; the longest takes half a minute, so that a run ends within eight minutes."""
+"""After this no new part begins, and groups of laws share what is left of it. A case of the laws takes seconds, most of them for compiling."""
 
-LAW_SECONDS = 45.0
-"""For each group of laws. Compiling is most of it."""
+GRACE_SECONDS = 45.0
+"""So long a part that has begun may go on; then the run is cut off, wherever it is, with everything on disk that was known."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rig:
+    """Where a run takes place. `load` makes a load of the given sizes, or a smaller one."""
+
+    name: str
+    device: str
+    capture: graphs.Capture
+    pool_bytes: int
+    load: Callable[..., measure.Load]
+    copy_megabytes: int = 4096
+    matrix_size: int = 8192
+
+
+def gpu() -> Rig:
+    """The first GPU."""
+    pool_bytes = min(6 << 30, torch.cuda.get_device_properties(0).total_memory // 4)
+    return Rig(torch.cuda.get_device_name(), "cuda", graphs.cuda_graph, pool_bytes, measure.Load)
+
+
+def _small(**sizes: Any) -> measure.Load:  # noqa: ANN401 - those of a load
+    return dataclasses.replace(measure.Load(**sizes), seqs=2, tokens=256, kv_heads=2, head=64)
+
+
+DRY = Rig("no device (a dry run)", "cpu", graphs.emulated, 1 << 20, _small, 1, 64)
+"""The IR machine in place of a GPU, to see that every part runs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,9 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check and measure the paged kernels on this machine's GPU.")
     parser.add_argument("--out", type=Path, default=Path("gpu-report"), help="report files without suffix (default: gpu-report)")
     parser.add_argument("--only", choices=("checks", "speed", "tune"), help="one part; without it checks and speed")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="without a GPU: every part on the IR machine and small loads; its times mean nothing"
+    )
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"begin no part after this many seconds (default: {SECONDS:.0f})")
     options = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
+    if not options.dry_run and not torch.cuda.is_available():
         print(
             "No GPU is visible to torch on this machine, so there is nothing to check or measure; run this where torch.cuda.is_available()."
         )
@@ -40,12 +77,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.out.parent.is_dir():
         print(f"The folder {options.out.parent} does not exist; create it or name another report with --out.")
         return 2
-    report = Report(options.out, torch.cuda.get_device_name())
-    for name, part in _parts(options.only, report):
+    rig = DRY if options.dry_run else gpu()
+    measure.DEVICE = rig.device
+    report = Report(options.out, rig.name)
+    faulthandler.dump_traceback_later(options.seconds + GRACE_SECONDS, exit=True)
+    for name, part in _parts(options.only, rig, report, options.seconds):
         if time.monotonic() - report.start > options.seconds:
             report.problem(f"{name}: not begun, {options.seconds:.0f} s had passed")
             continue
         _guarded(name, part, report)
+    faulthandler.cancel_dump_traceback_later()
+    report.finish()
     print(f"{options.out}.md and {options.out}.json are written.")
     return 1 if any(check.verdict in ("broken", "error") for check in report.checks) else 0
 
@@ -54,62 +96,74 @@ def _guarded(name: str, part: Callable[[], None], report: Report) -> None:
     """One part; what it raises is an entry of the report, and the next part runs."""
     print(f"{time.monotonic() - report.start:6.1f} s  {name}", flush=True)
     try:
-        part()
-        torch.cuda.synchronize()
+        with contextlib.nullcontext() if torch.cuda.is_available() else Machine().installed():
+            part()
+        _settle()
     except Exception as error:  # noqa: BLE001 - whatever ends a part must not end the run
         lines = str(error).strip().splitlines() or [""]
         text = f"{type(error).__name__}: {lines[0]}"
         report.check(Check(name, "error", text))
         print(f"          {text}", flush=True)
     gc.collect()
-    torch.cuda.empty_cache()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
-def _parts(only: str | None, report: Report) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Name and action, in order."""
+def _settle() -> None:
+    """Wait for the device: what went wrong there belongs to this part."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _parts(only: str | None, rig: Rig, report: Report, seconds: float) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Name and action, in order. The laws come last: they can use whatever time there is, and what a run is cut off in should be the least of it."""
     if only in (None, "checks"):
-        yield from _checks(report)
+        yield from _checks(rig, report)
     if only in (None, "speed"):
-        yield from _speed(report)
+        yield from _speed(rig, report)
+    if only in (None, "checks"):
+        for done, group in enumerate(checks.GROUPS):
+            yield f"laws: {group}", _judging(rig, report, group, seconds, len(checks.GROUPS) - done)
     if only == "tune":
-        yield "tune", lambda: tune(report)
+        yield "tune", lambda: tune(report, seconds)
 
 
-def _checks(report: Report) -> Iterator[tuple[str, Callable[[], None]]]:
-    kernels = PagedTriton()
-    memory = torch.cuda.get_device_properties(0).total_memory
-    pool_bytes = min(6 << 30, memory // 4)
+def _checks(rig: Rig, report: Report) -> Iterator[tuple[str, Callable[[], None]]]:
+    kernels, device, pool_bytes = PagedTriton(), rig.device, rig.pool_bytes
     single: dict[str, Callable[[], str]] = {
-        "decode over 8192 tokens equals torch's": lambda: checks.against_torch(kernels, "cuda"),
-        "captured graph with padded lanes": lambda: checks.captured_graph(kernels, "cuda"),
-        "low bits equal torch's": lambda: checks.low_bits("cuda"),
-        f"pool of {2 * pool_bytes >> 30} GiB": lambda: checks.large_pool(kernels, "cuda", pool_bytes),
+        "decode over 8192 tokens equals torch's": lambda: checks.against_torch(kernels, device),
+        "append to 8192 tokens equals torch's": lambda: checks.against_torch(kernels, device, queries=5),
+        "low bits equal torch's": lambda: checks.low_bits(device),
+        f"pool of {2 * pool_bytes >> 20} MiB": lambda: checks.large_pool(kernels, device, pool_bytes),
     }
+    for name, kind in graphs.STEPS.items():
+        single[f"captured graph: {name}"] = functools.partial(graphs.captured_graph, kernels, device, rig.capture, kind)
     for name, check in single.items():
         yield name, _adding(report, name, check)
-    for group in checks.GROUPS:
-        yield f"laws: {group}", _judging(report, group)
 
 
 def _adding(report: Report, name: str, check: Callable[[], str]) -> Callable[[], None]:
     return lambda: report.check(checks.timed(name, check))
 
 
-def _judging(report: Report, group: str) -> Callable[[], None]:
+def _judging(rig: Rig, report: Report, group: str, seconds: float, groups: int) -> Callable[[], None]:
+    """An equal share of the time that is left for each of the `groups` to come."""
+
     def judge() -> None:
-        for entry in checks.laws(group, "cuda", LAW_SECONDS):
+        share = (seconds - (time.monotonic() - report.start)) / groups
+        for entry in checks.laws(group, rig.device, share):
             report.check(entry)
 
     return judge
 
 
-def _speed(report: Report) -> Iterator[tuple[str, Callable[[], None]]]:
+def _speed(rig: Rig, report: Report) -> Iterator[tuple[str, Callable[[], None]]]:
     kernels, rates = PagedTriton(), measure.Rates(0.0, 0.0)
 
     def device() -> None:
         nonlocal rates
-        copy, copied = measure.copy_bandwidth()
-        matrix, multiplied = measure.matrix_rate()
+        copy, copied = measure.copy_bandwidth(rig.copy_megabytes)
+        matrix, multiplied = measure.matrix_rate(rig.matrix_size)
         rates = measure.Rates(copy, matrix)
         report.measure(copied)
         report.measure(multiplied)
@@ -127,14 +181,16 @@ def _speed(report: Report) -> Iterator[tuple[str, Callable[[], None]]]:
         return run
 
     yield "what the device does", device
-    load = measure.Load
+    load = rig.load
     for one in (load(), load(layout="HND"), load(ratio=8), load(stored="float8_e4m3fn"), load(stored="int8"), load(seqs=1, tokens=131072)):
         yield f"decode {one}", adding(lambda one=one: measure.decode(one, rates, kernels))  # type: ignore[misc]
+    yield "decode low bits", adding(lambda: measure.decode_low_bits(load(), rates))
     yield "decode by torch", adding(lambda: measure.decode_torch(load(), rates))
     for heads in (16, 128):
-        yield f"mla decode {heads}", adding(lambda heads=heads: measure.decode_latent(64, 8192, heads, rates, kernels))  # type: ignore[misc]
+        yield f"mla decode {heads}", adding(lambda heads=heads: measure.decode_latent(load(), heads, rates, kernels))  # type: ignore[misc]
     whole = load(seqs=4, tokens=4096)
     yield "prefill", adding(lambda: measure.prefill(whole, rates, kernels))
+    yield "append", adding(lambda: measure.append(load(tokens=32768, seqs=16), 5, rates, kernels))
     yield "prefill by torch", adding(lambda: measure.prefill_torch(whole, rates))
     yield "store", adding(lambda: measure.store(load(tokens=2048), rates, kernels))
     yield "copy", adding(lambda: measure.copy_blocks(load(), rates, kernels))

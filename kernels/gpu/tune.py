@@ -5,13 +5,21 @@ python benchmarks/gpu.py --only tune --out tuned
 
 from __future__ import annotations
 
+import functools
 import itertools
+import time
 from collections.abc import Callable
 
 from kvproof.kernels.gpu import measure
 from kvproof.kernels.gpu.report import Measurement, Report
 from kvproof.kernels.paged.adapter import PagedTriton
 from kvproof.kernels.paged.sizes import Tiles
+
+DECODES = list(itertools.product((64, 128, 32), (4, 8), (4, 3, 2, 6), (1024, 2048, 512)))
+"""Tile, warps, stages, tokens of a split."""
+
+PREFILLS = list(itertools.product((128, 64), (64, 128, 32), (8, 4), (3, 2, 4)))
+"""Rows, tile, warps, stages."""
 
 
 def tuned(tiles: Tiles, split: int = 1024) -> PagedTriton:
@@ -20,32 +28,45 @@ def tuned(tiles: Tiles, split: int = 1024) -> PagedTriton:
     def same(*_: object, **__: object) -> Tiles:
         return tiles
 
-    parts = {"decode_tiles": staticmethod(same), "prefill_tiles": staticmethod(same), "split_tokens": split}
+    parts = {"decode_tiles": staticmethod(same), "prefill_tiles": staticmethod(same), "split_tokens": split, "append_tokens": 0}
     return type("Tuned", (PagedTriton,), parts)()  # type: ignore[no-any-return]
 
 
-def tune(report: Report) -> None:
-    """Decode by tile, warps, stages and split; prefill by rows, tile, warps and stages. What does not compile or fit is skipped with its reason."""
+def tune(report: Report, seconds: float) -> None:
+    """Decode by tile, warps, stages and split; prefill by rows, tile, warps and stages; what is likeliest to win first, turn about, until the time is
+    up. What does not compile or fit is skipped with its reason.
+    """
     copy, copied = measure.copy_bandwidth()
     matrix, multiplied = measure.matrix_rate()
     report.measure(copied)
     report.measure(multiplied)
-    rates = measure.Rates(copy, matrix)
-    for tile, warps, stages, split in itertools.product((32, 64, 128), (4, 8), (2, 4, 6), (512, 1024, 2048)):
-        name = f"decode tile {tile}, {warps} warps, {stages} stages, split {split}"
-        sizes = Tiles(16, tile, warps, stages)
-        _try(report, name, lambda name=name, sizes=sizes, split=split: measure.decode(measure.Load(), rates, tuned(sizes, split), name))  # type: ignore[misc]
-    for rows, tile, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4)):
-        name = f"prefill rows {rows}, tile {tile}, {warps} warps, {stages} stages"
-        sizes, whole = Tiles(rows, tile, warps, stages), measure.Load(seqs=4, tokens=4096)
-        _try(report, name, lambda name=name, sizes=sizes, whole=whole: measure.prefill(whole, rates, tuned(sizes), name))  # type: ignore[misc]
+    rates, load, whole = measure.Rates(copy, matrix), measure.Load(), measure.Load(seqs=4, tokens=4096)
+    made, filled = measure.batch(load), measure.batch(whole)
+    tries: list[tuple[str, Callable[[], Measurement]]] = []
+    for decoding, prefilling in itertools.zip_longest(DECODES, PREFILLS):
+        if decoding:
+            tile, warps, stages, split = decoding
+            name, kernels = (
+                f"decode tile {tile}, {warps} warps, {stages} stages, split {split}",
+                tuned(Tiles(16, tile, warps, stages), split),
+            )
+            tries.append((name, functools.partial(measure.decode, load, rates, kernels, name, made)))
+        if prefilling:
+            name, kernels = "prefill rows {}, tile {}, {} warps, {} stages".format(*prefilling), tuned(Tiles(*prefilling))
+            tries.append((name, functools.partial(measure.prefill, whole, rates, kernels, name, filled)))
+    for done, (name, run) in enumerate(tries):
+        if time.monotonic() - report.start > seconds:
+            report.problem(f"{len(tries) - done} of {len(tries)} sizes were not tried: {seconds:.0f} s had passed")
+            return
+        _try(report, name, run)
 
 
 def _try(report: Report, name: str, run: Callable[[], Measurement]) -> None:
     try:
         found = run()
     except Exception as error:  # noqa: BLE001 - sizes that a device refuses are part of the answer
-        report.problem(f"{name}: {type(error).__name__}: {str(error).strip().splitlines()[-1]}")
+        lines = str(error).strip().splitlines() or ["no reason given"]
+        report.problem(f"{name}: {type(error).__name__}: {lines[-1]}")
         return
     report.measure(found)
     print(f"{found.name}: {found.milliseconds:.3f} ms, {100 * found.share:.1f} %", flush=True)

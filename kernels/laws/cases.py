@@ -183,10 +183,17 @@ def _sweep_family(capabilities: KernelCapabilities, family: Family, rng: random.
             yield case
             if family.blocks:
                 continue
+            if kind == "prefill":
+                # As drafts are verified: a few tokens at the end of each sequence.
+                yield dataclasses.replace(case, query_lens=tuple(min(length, 5 + at % 2) for at, length in enumerate(case.lens)))
             if turn == 0 and kind not in MOVES:
                 # A loop over a thousand blocks of one token takes seconds and shows no more than one over three hundred.
                 longest = LONG_TOKENS if case.operation != "attend" else min(LONG_TOKENS, max(300, 80 * block))
-                yield dataclasses.replace(case, lens=(longest, 1), query_lens=(20, 1) if kind == "prefill" else None)
+                long = dataclasses.replace(case, lens=(longest, 1))
+                if kind == "prefill":
+                    # A few tokens over a long context beside a longer run: kernels that tell them apart must do so by the sequence.
+                    long = dataclasses.replace(case, lens=(LONGEST_TOKENS, longest, 1), query_lens=(5, 20, 1), cancelling=True)
+                yield long
             if turn == 0 and kind not in ("prefill", *MOVES):
                 # A long sequence among many short ones: alone it is computed otherwise by kernels that look at the size of the batch.
                 many = (LONGEST_TOKENS, *(1 + at % (2 * block) for at in range(MANY_SEQUENCES - 1)))

@@ -19,6 +19,7 @@ import triton
 
 from kvproof.kernels.contract import ALLOWANCES, FEATURES, KernelCapabilities, KVPool, PagedKernels
 from kvproof.kernels.lowbit import LowBitPool, LowBitScheme
+from kvproof.kernels.paged.append import append_kernel, append_merge_kernel
 from kvproof.kernels.paged.copies import copy_tensors, move_rows
 from kvproof.kernels.paged.decode import decode_kernel
 from kvproof.kernels.paged.lowbit import LowBitTriton
@@ -27,7 +28,19 @@ from kvproof.kernels.paged.merge import merge_kernel
 from kvproof.kernels.paged.mla import mla_kernel
 from kvproof.kernels.paged.plan import PrefillPlan, plan_prefill
 from kvproof.kernels.paged.prefill import prefill_kernel
-from kvproof.kernels.paged.sizes import SPLIT_TOKENS, Target, Tiles, decode_tiles, mla_tiles, padded, prefill_tiles, target_of
+from kvproof.kernels.paged.sizes import (
+    APPEND_TOKENS,
+    SPLIT_TOKENS,
+    Target,
+    Tiles,
+    append_tiles,
+    append_tokens,
+    decode_tiles,
+    mla_tiles,
+    padded,
+    prefill_tiles,
+    target_of,
+)
 from kvproof.kernels.paged.store import store_kernel
 
 LOW_BITS = (LowBitScheme(4, 16, 16, 20), LowBitScheme(2, 32, 32, 0), LowBitScheme(8, 16, 8, 1, "float32"))
@@ -38,7 +51,10 @@ class PagedTriton(PagedKernels):
     """Sizes can be replaced in a subclass: the functions are those of `sizes`, and `split_tokens` is the tokens of one split of a decode, rounded up to whole tiles. A fixed number keeps every row's bits independent of the batch."""
 
     split_tokens = SPLIT_TOKENS
+    append_tokens = APPEND_TOKENS
+    """The most query tokens of a sequence that is split over its context; 0 prefills them all."""
     decode_tiles = staticmethod(decode_tiles)
+    append_tiles = staticmethod(append_tiles)
     prefill_tiles = staticmethod(prefill_tiles)
     mla_tiles = staticmethod(mla_tiles)
 
@@ -90,9 +106,12 @@ class PagedTriton(PagedKernels):
         soft_cap: float | None = None,
         plan: PrefillPlan | None = None,
         max_tokens: int | None = None,
+        max_queries: int | None = None,
     ) -> torch.Tensor:
-        """Decode, or with `query_lens` prefill. `plan`: `prefill_plan` of these query lengths, where several layers share it. `max_tokens`: no
-        sequence of a decode is longer, which spares programs and scratch memory where tables are as wide as the longest one possible.
+        """Decode, or with `query_lens` prefill and append. `plan`: `prefill_plan` of these query lengths, where several layers share it.
+        `max_tokens`: no sequence of a decode or an append is longer, which spares programs and scratch memory where tables are as wide as the
+        longest one possible. `max_queries`: no sequence has more query tokens, which spares the launch of a prefill for a batch of appends.
+        Neither changes a bit.
         """
         out = torch.empty(*query.shape[:-1], pool.value.shape[-1], dtype=query.dtype, device=query.device)
         if out.numel() == 0:
@@ -115,14 +134,21 @@ class PagedTriton(PagedKernels):
             self._decode(pool, query, block_tables, seq_lens, sinks, out, scale, soft_cap, options, max_tokens)
         else:
             plan = plan or self.prefill_plan(pool, query, query_lens)
-            self._prefill(pool, query, block_tables, seq_lens, query_lens, plan, sinks, out, scale, soft_cap, options)
+            batch = (pool, query, block_tables, seq_lens, query_lens, plan, sinks, out, scale, soft_cap, options)
+            if plan.short:
+                self._append(*batch, max_tokens)
+            if max_queries is None or max_queries > plan.short:
+                self._prefill(*batch)
+            else:
+                self._zero_behind(query_lens, out)
         return out
 
     def prefill_plan(self, pool: KVPool, query: torch.Tensor, query_lens: torch.Tensor) -> PrefillPlan:
         """Which tile of a prefill is whose; it depends on the query lengths, not on the layer."""
         ratio = query.shape[1] // pool.kv_heads
         tiles = self._prefill_tiles(pool, query)
-        return plan_prefill(query_lens, query.shape[0], tiles.rows // ratio)
+        short = append_tokens(ratio, self.append_tokens) if self.append_tokens else 0
+        return plan_prefill(query_lens, query.shape[0], tiles.rows // ratio, short)
 
     def copy_blocks(self, pool: KVPool, pairs: torch.Tensor) -> None:
         """One layer; see `copy_layers`."""
@@ -201,7 +227,7 @@ class PagedTriton(PagedKernels):
     ) -> None:  # fmt: skip
         tiles = self.decode_tiles(self._target_of(query), options["RATIO"], pool.head_size, query.dtype)
         longest = _longest(tables.shape[1] * pool.block_size, max_tokens, options["WINDOW"], tiles)
-        parts = self._parts(longest, tiles, out)
+        parts = self._parts(longest, tiles, out.shape[:2], out)
         key, value = self._stored(pool.key), self._stored(pool.value)
         decode_kernel[(pool.kv_heads, parts.splits, len(query))](
             query, key, value, _or(pool.key_scale, key), _or(pool.value_scale, value), sinks, out, parts.partial, parts.stats, tables, lens,
@@ -219,7 +245,7 @@ class PagedTriton(PagedKernels):
         seqs, heads, latent = out.shape
         rope = query.shape[2] - latent
         tiles = self.mla_tiles(self._target_of(query), heads, query.dtype)
-        parts = self._parts(_longest(tables.shape[1] * pool.block_size, max_tokens, 0, tiles), tiles, out)
+        parts = self._parts(_longest(tables.shape[1] * pool.block_size, max_tokens, 0, tiles), tiles, (seqs, heads), out)
         mla_kernel[(triton.cdiv(heads, tiles.rows), parts.splits, seqs)](
             query, pool.key, out, parts.partial, parts.stats, tables, lens, heads, scale,
             query.stride(0), query.stride(1), tables.stride(0), *_strides(pool, pool.key)[:2],
@@ -229,15 +255,14 @@ class PagedTriton(PagedKernels):
         if parts.splits > 1:
             _merge(parts, tiles, out, out, lens, WINDOW=0, SINKS=False)
 
-    def _parts(self, longest: int, tiles: Tiles, out: torch.Tensor) -> _Parts:
-        """How many splits `longest` tokens need, and where they leave their parts."""
+    def _parts(self, longest: int, tiles: Tiles, rows: tuple[int, ...], out: torch.Tensor, *, always: bool = False) -> _Parts:
+        """How many splits `longest` tokens need, and where they leave their parts, unless a single one writes the output itself."""
         tokens = triton.cdiv(self.split_tokens, tiles.tile) * tiles.tile
         splits = max(1, triton.cdiv(longest, tokens))
-        if splits == 1:
+        if splits == 1 and not always:
             return _Parts(tokens, 1, out, out)
-        seqs, heads, head = out.shape
-        partial = torch.empty(seqs, heads, splits, head, dtype=torch.float32, device=out.device)
-        return _Parts(tokens, splits, partial, torch.empty(seqs, heads, splits, 2, dtype=torch.float32, device=out.device))
+        partial = torch.empty(*rows, splits, out.shape[-1], dtype=torch.float32, device=out.device)
+        return _Parts(tokens, splits, partial, torch.empty(*rows, splits, 2, dtype=torch.float32, device=out.device))
 
     def _prefill(
         self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, query_lens: torch.Tensor, plan: PrefillPlan,
@@ -252,11 +277,41 @@ class PagedTriton(PagedKernels):
             ROWS=tiles.rows, TILE=tiles.tile, STAGES=tiles.stages, num_warps=tiles.warps, **options,
         )  # fmt: skip
 
+    def _append(
+        self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, query_lens: torch.Tensor, plan: PrefillPlan,
+        sinks: torch.Tensor, out: torch.Tensor, scale: float, soft_cap: float, options: dict[str, Any], max_tokens: int | None,
+    ) -> None:  # fmt: skip
+        """The sequences with few query tokens, the others being left alone."""
+        tiles = self.append_tiles(
+            self._target_of(query), options["RATIO"], plan.short, pool.head_size, query.dtype, quantised=pool.key_scale is not None
+        )
+        window = options["WINDOW"] and options["WINDOW"] + plan.short - 1
+        seqs, heads, head = len(lens), query.shape[1], pool.head_size
+        longest = _longest(tables.shape[1] * pool.block_size, max_tokens, window, tiles)
+        parts = self._parts(longest, tiles, (seqs, plan.short, heads), out, always=True)
+        key, value = self._stored(pool.key), self._stored(pool.value)
+        constants = {name: options[name] for name in ("RATIO", "BLOCK", "HEAD", "PADDED", "WINDOW", "SCALES", "CAPPED")}
+        append_kernel[(pool.kv_heads, parts.splits, seqs)](
+            query, key, value, _or(pool.key_scale, key), _or(pool.value_scale, value), parts.partial, parts.stats, tables, lens, query_lens,
+            plan.query_starts, scale, soft_cap, query.stride(0), query.stride(1), tables.stride(0), *_strides(pool, key), *_strides(pool, value),
+            ROWS=tiles.rows, TOKENS=plan.short, TILE=tiles.tile, SPLIT=parts.tokens, STAGES=tiles.stages, num_warps=tiles.warps, **constants,
+        )  # fmt: skip
+        append_merge_kernel[(heads, plan.short, seqs)](
+            parts.partial, parts.stats, sinks, out, lens, query_lens, plan.query_starts, parts.splits, TOKENS=plan.short, HEAD=head,
+            PADDED=padded(head), TILE=tiles.tile, SPLIT=parts.tokens, WINDOW=options["WINDOW"], SINKS=options["SINKS"], CHUNK=8, num_warps=2,
+        )  # fmt: skip
+
+    @staticmethod
+    def _zero_behind(query_lens: torch.Tensor, out: torch.Tensor) -> None:
+        """Rows behind the last query, which captured graphs pad with, as a prefill would have zeroed them."""
+        behind = torch.arange(len(out), device=out.device) >= query_lens.sum()
+        out.masked_fill_(behind.view(-1, 1, 1), 0.0)
+
 
 @dataclasses.dataclass(frozen=True)
 class _Parts:
-    """A decode in `splits` of `tokens` each. `partial` `[seqs, q_heads, splits, head_size]` and `stats` `[.., 2]`, float32; of a single split
-    nothing is kept.
+    """A decode in `splits` of `tokens` each. `partial` `[rows, splits, head_size]` and `stats` `[.., 2]`, float32, for each query row and head; of a
+    single split of a decode nothing is kept.
     """
 
     tokens: int

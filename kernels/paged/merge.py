@@ -14,26 +14,15 @@ from kvproof.kernels.paged.tiles import LOG2E, finished
 
 
 @triton.jit
-def merge_kernel(
-    partial, stats, sinks, out, lens, splits,
-    HEAD: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
-    SINKS: tl.constexpr, CHUNK: tl.constexpr,
-):  # fmt: skip
-    """TILE, SPLIT and WINDOW are the decode's. Sequences of length 0 have no split and give zeros."""
-    head, seq = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    length = tl.load(lens + seq)
-    first = 0
-    if WINDOW > 0:
-        first = tl.maximum(length - WINDOW, 0)
-    count = tl.cdiv(length - first // TILE * TILE, SPLIT)
-    row = seq * tl.num_programs(0) + head
+def merged(partial, stats, sinks, first, count, head, HEAD: tl.constexpr, PADDED: tl.constexpr, SINKS: tl.constexpr, CHUNK: tl.constexpr):
+    """Attention `[1, PADDED]` of one row: `count` splits from `first` on, in order, and the sink of its query head."""
     chunk, element = tl.arange(0, CHUNK), tl.arange(0, PADDED)
     top = tl.full([1], float("-inf"), tl.float32)
     total = tl.zeros([1], tl.float32)
     acc = tl.zeros([1, PADDED], tl.float32)
     for begin in range(0, count, CHUNK):
         mine = begin + chunk < count
-        part = row * splits + begin + chunk
+        part = first + begin + chunk
         tops = tl.load(stats + part * 2, mask=mine, other=float("-inf"))
         sums = tl.load(stats + part * 2 + 1, mask=mine, other=0.0)
         values = tl.load(partial + part[:, None] * HEAD + element[None, :], mask=mine[:, None] & (element < HEAD)[None, :], other=0.0)
@@ -46,5 +35,23 @@ def merge_kernel(
     sink = top
     if SINKS:
         sink = tl.load(sinks + head + tl.zeros([1], tl.int32)) * LOG2E
-    result = tl.where(length > 0, finished(top, total, acc, sink, SINKS), 0.0)
+    return finished(top, total, acc, sink, SINKS)
+
+
+@triton.jit
+def merge_kernel(
+    partial, stats, sinks, out, lens, splits,
+    HEAD: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
+    SINKS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """TILE, SPLIT and WINDOW are the decode's. Sequences of length 0 have no split and give zeros."""
+    head, seq = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    length = tl.load(lens + seq)
+    first = 0
+    if WINDOW > 0:
+        first = tl.maximum(length - WINDOW, 0)
+    count = tl.cdiv(length - first // TILE * TILE, SPLIT)
+    row, element = seq * tl.num_programs(0) + head, tl.arange(0, PADDED)
+    result = merged(partial, stats, sinks, row * splits, count, head, HEAD, PADDED, SINKS, CHUNK)
+    result = tl.where(length > 0, result, 0.0)
     tl.store(out + row * HEAD + element[None, :], result.to(out.dtype.element_ty), mask=(element < HEAD)[None, :])

@@ -96,14 +96,17 @@ def latent(heads: int, kind: str = "bfloat16") -> Shape:
     return make
 
 
-def low_bits(bits: int, head: int = 128) -> Shape:
-    """Store and attention of the low-bit scheme."""
+def low_bits(bits: int, head: int = 128, layout: str = "NHD", window: int | None = None, soft_cap: float | None = None) -> Shape:
+    """Store and attention of the low-bit scheme; with a window sinks as well."""
 
     def make(target: Target) -> None:  # noqa: ARG001 - no size depends on it
-        pool = LowBitPool.empty(BLOCKS, 32, 8, head, rings=SEQS, bits=bits, dtype=torch.bfloat16)
+        pool = LowBitPool.empty(BLOCKS, 32, 8, head, rings=SEQS, bits=bits, layout=layout, dtype=torch.bfloat16)
         rows, none, kernels = torch.zeros(SEQS, 8, head, dtype=torch.bfloat16), torch.zeros(SEQS, dtype=torch.int32), LowBitTriton()
         done = kernels.store(pool, rows, rows, TABLES, none, none, LENS, none)
-        kernels.attend(pool, torch.zeros(SEQS, 32, head, dtype=torch.bfloat16), TABLES, none, LENS, done, scale=0.1)
+        kernels.attend(
+            pool, torch.zeros(SEQS, 32, head, dtype=torch.bfloat16), TABLES, none, LENS, done, scale=0.1, window=window,
+            soft_cap=soft_cap, sinks=torch.zeros(32) if window else None,
+        )  # fmt: skip
 
     return make
 
@@ -127,6 +130,7 @@ CASES: dict[str, Shape] = {
     "decode mla fp32": latent(16, "float32"),
     "decode low bits 4": low_bits(4),
     "decode low bits 2": low_bits(2, 64),
+    "decode low bits window sinks cap": low_bits(4, 128, "HND", 4096, 50.0),
     "prefill bf16 128 gqa 4": attend(LLAMA, prefill=True),
     "prefill fp16 64 mha": attend(Model("float16", 32, 1, 64), prefill=True),
     "prefill bf16 80 gqa 7": attend(Model("bfloat16", 4, 7, 80), prefill=True),

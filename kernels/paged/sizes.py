@@ -14,6 +14,14 @@ SPLIT_TOKENS = 1024
 each key head), and a batch of one at 8192 tokens still gives 64 programs with 8 key heads."""
 
 
+APPEND_TOKENS = 8
+"""A sequence with up to this many query tokens is split over its context: seven drafts and the token before them. Above that a prefill has rows enough
+to fill its tiles."""
+
+APPEND_ROWS = 64
+"""Query rows of an append at most, except those of a single token: their outputs stay in registers."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Target:
     """What of a device decides how kernels are launched: `backend` "cuda" or "hip"; whether kernels may use the type e4m3; whether matrix units
@@ -61,6 +69,27 @@ def decode_tiles(target: Target, ratio: int, head: int, compute: torch.dtype) ->
     if compute == torch.float32:
         return Tiles(padded(ratio), tile, 8 if target.backend == "cuda" else 4, 2)
     return Tiles(padded(ratio), tile, 4 if padded(ratio) <= 32 else 8, 4 if wide <= 256 else 3)
+
+
+def append_tokens(ratio: int, most: int = APPEND_TOKENS) -> int:
+    """The most query tokens of a sequence that is appended to, for `ratio` query heads of each key head."""
+    return max(1, min(most, APPEND_ROWS // ratio))
+
+
+def append_tiles(target: Target, ratio: int, tokens: int, head: int, compute: torch.dtype, *, quantised: bool) -> Tiles:
+    """Those of a decode with as many rows as the tokens have query heads; smaller ones where registers would not hold them: wide heads, float32,
+    and on AMD numbers on their way to the type of the queries.
+    """
+    found = decode_tiles(target, ratio * tokens, head, compute)
+    if found.rows == 16:
+        return found
+    if compute == torch.float32:
+        return dataclasses.replace(found, tile=16, warps=4, stages=2)
+    if found.rows * padded(head) > 8 << 10:
+        return dataclasses.replace(found, tile=16, stages=2)
+    if quantised and target.backend == "hip":
+        return dataclasses.replace(found, tile=32, stages=2)
+    return found
 
 
 def prefill_tiles(target: Target, ratio: int, head: int, compute: torch.dtype, *, quantised: bool) -> Tiles:

@@ -52,17 +52,23 @@ PAGED_FAULTS: dict[str, Fault] = {
         "tl.sum(share[:, None] * values, 0)[None, :]",
         "tl.sum(share[:, None] * values, 0)[None, :] * tl.where(tl.num_programs(1) == 1, 1.0000002, 1.0)",
     ),
-    "a batch without tokens is not merged": one(PADDING, "result = tl.where(length > 0, finished(top, total, acc, sink, SINKS), 0.0)", "result = acc / total"),
+    "a batch without tokens is not merged": Fault(PADDING, (("return finished(top, total, acc, sink, SINKS)", "return acc / total"), ("result = tl.where(length > 0, result, 0.0)", "result = result"))),
     "a decode keeps sums in half precision": one(
         EQUALS, "dtype=torch.float32, device=out.device)\n        return _Parts", "dtype=torch.float16, device=out.device)\n        return _Parts"
     ),
+    # Appends.
+    "an append is not causal among its tokens": one(EQUALS, "seen = (at[None, :] <= position[:, None]) & inside[None, :]", "seen = inside[None, :] & (position >= 0)[:, None]"),
+    "the tokens of an append take each other's rows": one(EQUALS, "part = ((seq * TOKENS + token) * (kv_heads * RATIO) + head)", "part = ((seq * TOKENS + group % TOKENS) * (kv_heads * RATIO) + head)"),
+    "an append begins at the window of its last token": one(EQUALS, "low = tl.maximum(earliest - WINDOW + 1, 0)\n    start = low // TILE * TILE + split * SPLIT", "low = tl.maximum(length - WINDOW, 0)\n    start = low // TILE * TILE + split * SPLIT"),
+    "appends go by the batch and not by the sequence": one("batch-invariant", "tiles = torch.where(count > short, tiles, 0)", "tiles = torch.where(count.max() > short, tiles, 0)"),
+    "an append leaves the last split to nobody": one(EQUALS, "self._parts(longest, tiles, (seqs, plan.short, heads)", "self._parts(longest - tiles.tile, tiles, (seqs, plan.short, heads)"),
     # Windows, sinks, soft caps, groups of heads.
     "a decode's window is cut to whole tiles": one(EQUALS, "seen = (at >= first) & (at < stop)", "seen = at < stop", "B65"),
-    "a prefill's window is one token wide of it": one(EQUALS, "at[None, :] > position[:, None] - WINDOW", "at[None, :] >= position[:, None] - WINDOW"),
+    "a prefill's window is one token wide of it": one(EQUALS, "at[None, :] > position[:, None] - WINDOW\n            score", "at[None, :] >= position[:, None] - WINDOW\n            score"),
     "sinks are taken for log2 units": one(EQUALS, "sink = tl.load(sinks + head, mask=group < RATIO, other=0.0) * LOG2E", "sink = tl.load(sinks + head, mask=group < RATIO, other=0.0)"),
     "sinks are forgotten where splits are merged": one(EQUALS, 'SINKS=options["SINKS"])', "SINKS=False)"),
     "the soft cap caps the product": one(EQUALS, "libdevice.tanh(product * (scale / soft_cap))", "libdevice.tanh(product / soft_cap)"),
-    "query heads are dealt round in a prefill": one(EQUALS, "head = kv_head * RATIO + group % RATIO", "head = (group % RATIO) * kv_heads + kv_head"),
+    "query heads are dealt round in a prefill": one(EQUALS, "token = first_token + group // RATIO\n    head = kv_head * RATIO + group % RATIO", "token = first_token + group // RATIO\n    head = (group % RATIO) * kv_heads + kv_head"),
     "rows beyond the group overwrite the next one": one(
         "writes-only-granted", "mask = (group < RATIO)[:, None] & (element < HEAD)[None, :]\n    row = seq", "mask = (group < ROWS)[:, None] & (element < HEAD)[None, :]\n    row = seq"
     ),

@@ -43,6 +43,8 @@ QUICK = {
     "low bits forget their soft cap",
     "low-bit blocks are taken for NHD",
     "a prefill reads blocks that its window has passed",
+    "an append is not causal among its tokens",
+    "appends go by the batch and not by the sequence",
     "shards of heads are written from the first head on",
 }
 """One or two for each feature; the others take a minute more and run at night."""

@@ -164,7 +164,7 @@ def test_a_plan_can_be_shared_by_layers() -> None:
         shared = kernels.attend(pool, query, TABLES, LENS, scale=0.2, query_lens=counts, plan=plan)
         own = kernels.attend(pool, query, TABLES, LENS, scale=0.2, query_lens=counts)
     assert torch.equal(shared, own)
-    assert dataclasses.asdict(plan).keys() == {"tile_seq", "tile_first", "query_starts", "tokens"}
+    assert dataclasses.asdict(plan).keys() == {"tile_seq", "tile_first", "query_starts", "tokens", "short"}
 
 
 def test_a_bound_on_the_lengths_spares_splits_and_changes_no_bit() -> None:

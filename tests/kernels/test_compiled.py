@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import triton
 import triton.language as tl
 from click.testing import CliRunner
 
+from kvproof.kernels import paged
 from kvproof.kernels.paged import compiled
 from kvproof.kernels.paged.shapes import CASES
 from kvproof.kernels.paged.sizes import Target
@@ -30,6 +32,32 @@ def test_a_kernel_is_compiled_for_every_kind_of_device(device: str) -> None:
     assert row.kernel == "store_kernel"
     assert row.spilled == 0
     assert 0 < row.registers < 128
+
+
+REPRESENTATIVE = (
+    "decode bf16 128 gqa 4",
+    "prefill bf16 128 gqa 4",
+    "decode mla 16 heads",
+    "decode low bits 4",
+    "copy gather scatter",
+    "store int8",
+)
+"""One case for each kernel, at the shapes of a model in use; the nightly run compiles the whole table for every kind of device."""
+
+
+@pytest.mark.parametrize("device", ["sm_90", "gfx942"])
+def test_every_kernel_compiles_without_a_spill(device: str) -> None:
+    rows = [row for case in REPRESENTATIVE for row in compiled.compile_case(device, case, CASES[case])]
+    assert [row for row in rows if row.fault] == []
+    assert {row.kernel for row in rows} == KERNELS
+
+
+KERNELS = {
+    name
+    for path in Path(paged.__file__).parent.glob("*.py")
+    for name in re.findall(r"^def (\w+_kernel)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+}
+"""All that there are: a new one has to be given a case."""
 
 
 @triton.jit

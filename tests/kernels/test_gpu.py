@@ -13,7 +13,7 @@ import torch
 
 from kvproof.kernels.check import check_kernels
 from kvproof.kernels.contract import KernelCapabilities
-from kvproof.kernels.gpu import checks, measure, run
+from kvproof.kernels.gpu import checks, graphs, measure, run
 from kvproof.kernels.gpu.device import GuardBroken, Guarded, on_device
 from kvproof.kernels.gpu.report import Check, Measurement, Report
 from kvproof.kernels.machine import Machine
@@ -61,11 +61,6 @@ def test_views_into_one_storage_stay_views_into_one_storage() -> None:
         guarded.check()
 
 
-def emulated(run: Any) -> Any:
-    out = run()
-    return out, lambda: out.copy_(run())
-
-
 class LeavesPadding(PagedTorch):
     """Padded lanes keep whatever lay in the output."""
 
@@ -75,22 +70,37 @@ class LeavesPadding(PagedTorch):
         return out
 
 
-class FixedLengths(PagedTorch):
-    """Reads lengths on the host once, as a graph that was captured with them would keep them."""
-
-    lens: torch.Tensor | None = None
-
-    def attend(self, pool, query, block_tables, seq_lens, **options) -> torch.Tensor:
-        type(self).lens = seq_lens.clone() if type(self).lens is None else type(self).lens
-        return super().attend(pool, query, block_tables, type(self).lens, **options)
-
-
-def test_a_captured_graph_is_compared_with_direct_calls() -> None:
+@pytest.mark.parametrize("kind", graphs.STEPS.values(), ids=list(graphs.STEPS))
+def test_a_captured_step_is_compared_with_direct_calls(kind: type[graphs.Step], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "BATCHES", (1, 5))
+    monkeypatch.setattr(graphs, "WIDTH", 12)
     machine = Machine()
     with machine.installed():
-        assert checks.captured_graph(PagedTriton(), "cpu", emulated) == ""
+        assert graphs.captured_graph(PagedTriton(), "cpu", graphs.emulated, kind) == ""
+    assert machine.launches > 0
     assert machine.violations == []
-    assert "zeros in padded lanes" in checks.captured_graph(LeavesPadding(), "cpu", emulated)
+
+
+def test_padded_lanes_of_a_captured_graph_are_looked_at() -> None:
+    assert "zeros in padded lanes" in graphs.captured_graph(LeavesPadding(), "cpu", graphs.emulated)
+    assert "zeros in padded lanes" in graphs.captured_graph(LeavesRows(), "cpu", graphs.emulated, graphs.AppendStep)
+    assert "leaves other blocks" in graphs.captured_graph(CopiesPadding(), "cpu", graphs.emulated, graphs.CopyStep)
+
+
+class LeavesRows(PagedTorch):
+    """Rows behind the last query keep whatever lay in the output."""
+
+    def attend(self, pool, query, block_tables, seq_lens, *, query_lens, **options) -> torch.Tensor:
+        out = super().attend(pool, query, block_tables, seq_lens, query_lens=query_lens, **options)
+        out[int(query_lens.sum()) :] = 3.0
+        return out
+
+
+class CopiesPadding(PagedTorch):
+    """Takes a -1 for the last block."""
+
+    def copy_blocks(self, pool, pairs) -> None:
+        pool.key[pairs[:, 1]] = pool.key[pairs[:, 0].roll(1)]
 
 
 def test_a_large_pool_is_compared_with_a_small_one() -> None:
@@ -126,11 +136,13 @@ def test_every_measurement_runs_on_a_small_load(monkeypatch: pytest.MonkeyPatch)
             measure.decode(measure.Load(seqs=2, tokens=32, kv_heads=2, ratio=2, head=32, stored="int8", layout="HND"), rates, kernels),
             measure.decode(measure.Load(seqs=2, tokens=32, kv_heads=2, ratio=2, head=32, stored="float8_e4m3fn"), rates, kernels),
             measure.decode_torch(load, rates),
-            *measure.decode_latent(1, 64, 4, rates, kernels),
+            *measure.decode_latent(load, 4, rates, kernels),
             measure.prefill(load, rates, kernels),
             measure.prefill_torch(load, rates),
             measure.store(load, rates, kernels),
             measure.copy_blocks(load, rates, kernels),
+            measure.append(load, 3, rates, kernels),
+            measure.decode_low_bits(measure.Load(seqs=2, tokens=192, kv_heads=2, ratio=2, head=32), rates),
         ]
     # 2 sequences x 32 tokens x 2 heads x 32 elements x 2 bytes, keys and values, in 2 ms.
     assert found[0].value == pytest.approx(2 * 2 * 32 * 2 * 32 * 2 / 2e-3 / 1e9)
@@ -158,6 +170,24 @@ def test_a_report_keeps_what_came_before_a_failure(tmp_path: Path, monkeypatch: 
     assert "| decode | 1.250 | 4000.0 GB/s | 93.0 % | copy | 20 |" in page
     assert "| prefill | error | 0.0 | RuntimeError: out of memory |" in page
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu.json", "gpu.md"]
+
+
+@pytest.mark.nightly
+def test_a_dry_run_reaches_the_end_of_every_part(tmp_path: Path) -> None:
+    assert run.main(["--dry-run", "--out", str(tmp_path / "dry"), "--seconds", "400"]) == 0
+    held = json.loads((tmp_path / "dry.json").read_text())
+    assert held["complete"]
+    assert held["problems"] == []
+    assert {check["verdict"] for check in held["checks"]} == {"held"}
+    assert len(held["measurements"]) > 15
+
+
+def test_a_dry_run_begins_nothing_after_its_time(tmp_path: Path) -> None:
+    assert run.main(["--dry-run", "--only", "checks", "--out", str(tmp_path / "dry"), "--seconds", "0"]) == 0
+    held = json.loads((tmp_path / "dry.json").read_text())
+    assert held["checks"] == []
+    assert "captured graph: block copies: not begun, 0 s had passed" in held["problems"]
+    assert "0 of 0 entries hold. The run reached its end." in (tmp_path / "dry.md").read_text()
 
 
 BLOCKED = """
