@@ -590,9 +590,9 @@ OPERATIONS = {
     "admit": 3,
     "match": 2,
     "extend": 12,
-    "commit": 10,
+    "commit": 7,
     "append": 5,
-    "decode": 6,
+    "decode": 7,
     "truncate": 2,
     "fork": 2,
     "release": 3,
@@ -642,7 +642,7 @@ def run(seed, operations, configuration):
 def test_random_operations_keep_every_promise(configuration):
     reached = Counter()
     for seed in range(60):
-        reached += run(seed, 160, configuration)
+        reached += run(seed, 200, configuration)
     expected = {"out", "copied", "rejected", "swapped", "swapped back", "decoded together"}
     if CONFIGURATIONS[configuration]["groups"] == (FULL,):
         expected |= {"short"}
