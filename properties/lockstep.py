@@ -23,7 +23,7 @@ import msgspec
 from kvproof.impl.checker import AdapterFault, Checked, Hung, Raises, read_capabilities
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.evidence import Evidence
-from kvproof.models.ops import Admit, AnyOp, BeginStep, Commit, EndStep, Extend, Fork, Op, Release, op_name, sequences_of
+from kvproof.models.ops import Admit, AnyOp, BeginStep, Commit, EndStep, Extend, Fork, Match, Op, Release, op_name, sequences_of
 from kvproof.models.outcomes import Differs
 from kvproof.models.spec import ContractBroken, Died, Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec, Violation
 from kvproof.models.state import Seen, Tables
@@ -93,9 +93,12 @@ class Lockstep:
                 self.trace.append(Step(op, Raised("Differs"), self._observe(op, None)))  # type: ignore[arg-type]
             raise LawBroken(Violation(SERVED, spec.step, str(differs), Evidence(sequences=sequences_of(op)))) from differs
         except Raises as error:
-            if not error.by_cache and not spec.exhausted(op):
+            if error.by_cache and isinstance(op, Match):
+                outcome = RefusedSeen(error.error)  # the extend that follows looks up again, and is judged for it
+            elif error.by_cache or spec.exhausted(op):
+                self._died(op, error)
+            else:
                 raise
-            self._died(op, error)
         seen = self._observe(op, outcome)
         if type(outcome) is RefusedSeen:
             self.refusals[op_name(op)] += 1

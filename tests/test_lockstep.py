@@ -304,6 +304,22 @@ def test_a_failure_of_the_caches_own_that_breaks_no_law_is_told_as_a_fault():
     assert "append(0, (4,)) raised AssertionError: the books are wrong" in result.fault
 
 
+def test_a_look_up_that_the_cache_itself_fails_at_is_judged_by_the_extend_that_follows():
+    class Blind(Owning):
+        @classmethod
+        def capabilities(cls):
+            return Capabilities(prefix=True)
+
+        def match(self, seq):
+            raise AssertionError("the books are wrong")
+
+        def extend(self, seq, count, drafts=()):
+            self.match(seq)
+
+    assert run([Admit(0, (1, 2)), Match(0)], Blind, **POOL).refusals == {"match": 1}
+    assert run([Admit(0, (1, 2)), Match(0), Extend(0, 2)], Blind, **POOL).violation.law == "no-spurious-exhaustion"
+
+
 def test_a_release_that_the_cache_itself_cannot_finish_is_a_broken_law():
     class Sticky(Owning):
         def release(self, seq, reason):

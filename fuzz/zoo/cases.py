@@ -185,7 +185,7 @@ CASES: Final[tuple[Case, ...]] = (
         "vllm-project/vllm#22209",
         "vllm[window]==0.10.0",
         "vllm[window]==0.10.2",
-        ("failure-changes-nothing",),
+        ("failure-changes-nothing", "no-spurious-exhaustion"),
         small=True,
     ),
     Case(
@@ -326,7 +326,18 @@ CASES: Final[tuple[Case, ...]] = (
         "found by this run",
         "vllm[eagle]==0.9.0.1",
         "vllm[eagle]==0.9.2",
-        ("no-spurious-exhaustion", "failure-changes-nothing"),
+        ("no-spurious-exhaustion",),
+        program=(
+            Admit(0, (0, 0)),
+            Extend(0, 1),
+            Commit(0),
+            Extend(0, 1, (0,)),
+            Commit(0, 1),
+            Append(0, (0,)),
+            Release(0, "preempt"),
+            Extend(0, 1),
+        ),
+        pool=PoolConfig(4, 1),
     ),
     Case(
         "event-parent",
