@@ -1,15 +1,19 @@
 """A race of shrinkers on the seeded bugs: ours, Hypothesis's own, and plain delta debugging.
 
-    python benchmarks/shrinking.py [--seed 1] [--examples 300] [--only TEXT] [--json FILE]
+    python benchmarks/shrinking.py [--seed 1] [--examples 300] [--only TEXT] [--share 1/3] [--results FILE] [--seconds 60] [--minutes 10] [--again]
 
 Hypothesis finds a failing program with the state machine of `kvproof.properties.machine`, and shrinks it. The same first failing program then goes to the other two. Each must
-keep the law that the program breaks. `runs` counts the programs that were run to shrink it. Delta debugging is ddmin (Zeller and Hildebrandt 2002) over the operations.
+keep the law that the program breaks, and none gets more than `--seconds` for it. `runs` counts the programs that were run to shrink it, to the end: ours and delta debugging run some more only to see that nothing
+smaller fails; `reached` counts those until the final length was there. Delta debugging is ddmin (Zeller and Hildebrandt 2002) over the operations.
+
+Each race is a line of the results file. A bug that has one is not raced again, so a run that was stopped, or whose minutes are over, goes on where it was. `--again` races ours anew, on the programs that are kept there.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -18,19 +22,24 @@ from pathlib import Path
 import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import seed as seeded
+from hypothesis.internal.conjecture import engine
 from hypothesis.stateful import run_state_machine_as_test
 from rich.console import Console
 from rich.table import Table
 
 from kvproof.fuzz.bugs import BUGS, SeededBug
-from kvproof.fuzz.programs import PoolConfig
+from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
 from kvproof.fuzz.shrink import Shrinker, breaks
 from kvproof.fuzz.simpler import Candidate, Ops
 from kvproof.models.ops import Op
 from kvproof.properties.lockstep import LawBroken, run
 from kvproof.properties.machine import cache_machine
 
-SHRINK_SECONDS = 60.0
+RESULTS = Path(".kvproof/shrinking.jsonl")
+
+
+class Late(Exception):
+    """The time of a shrinker is over."""
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -39,15 +48,17 @@ class Finish(msgspec.Struct, frozen=True):
     operations: int
     runs: int
     seconds: float
+    reached: int
+    """Runs until it had a program of that length."""
 
 
 class Race(msgspec.Struct, frozen=True):
-    """One program and what the three made of it."""
+    """One program and what the three made of it; without a program where Hypothesis found nothing to shrink."""
 
     bug: str
-    law: str
-    operations: int
-    finishes: dict[str, Finish]
+    law: str = ""
+    start: Program | None = None
+    finishes: dict[str, Finish] = {}
 
 
 class Watch:
@@ -58,9 +69,17 @@ class Watch:
         self.failing: list[Candidate] = []
         self.runs = 0
         """Programs since the first failure."""
+        self.reached = 0
+        """The same when the shortest failing program was run first."""
+
+    def fails(self, candidate: Candidate) -> None:
+        """A program that breaks the law."""
+        if not self.failing or len(candidate.ops) < min(len(other.ops) for other in self.failing):
+            self.reached = self.runs
+        self.failing.append(candidate)
 
 
-def by_hypothesis(bug: SeededBug, seed: int, examples: int) -> tuple[Watch, float]:
+def by_hypothesis(bug: SeededBug, seed: int, examples: int, limit_seconds: float) -> tuple[Watch, float]:
     """Let Hypothesis find and shrink; returns what it ran, and how long it took from the first failure on."""
     watch, first = Watch(), [0.0]
 
@@ -78,7 +97,7 @@ def by_hypothesis(bug: SeededBug, seed: int, examples: int) -> tuple[Watch, floa
                     watch.law, first[0] = law, time.monotonic()
                 if law == watch.law:
                     lockstep = self.lockstep
-                    watch.failing.append(Candidate(PoolConfig(lockstep.num_blocks, lockstep.block_size), tuple(lockstep.ops)))
+                    watch.fails(Candidate(PoolConfig(lockstep.num_blocks, lockstep.block_size), tuple(lockstep.ops)))
                 raise
 
     @seeded(seed)
@@ -96,6 +115,7 @@ def by_hypothesis(bug: SeededBug, seed: int, examples: int) -> tuple[Watch, floa
         verbosity=Verbosity.quiet,
         print_blob=False,
     )
+    engine.MAX_SHRINKING_SECONDS = limit_seconds
     with contextlib.suppress(Exception):  # the failure that it shrank, or its complaint about a flaky one: what it ran was watched
         run_state_machine_as_test(factory, settings=quiet)  # type: ignore[arg-type]
     return watch, time.monotonic() - first[0]
@@ -126,41 +146,47 @@ def _failing(chunks: list[Ops], fails: Callable[[Ops], bool]) -> Iterator[tuple[
             yield rest, len(chunks) - 1
 
 
-def by_ddmin(bug: SeededBug, start: Candidate, law: str) -> Finish:
+def by_ddmin(bug: SeededBug, start: Candidate, law: str, limit_seconds: float) -> Finish:
     """Shrink by delta debugging; what was skipped at the end does not count."""
-    runs, began = 0, time.monotonic()
+    runs, reached, began, shortest = 0, 0, time.monotonic(), len(start.ops)
 
-    def ran(ops: Ops) -> list[Op] | None:
-        nonlocal runs
+    def fails(ops: Ops) -> bool:
+        nonlocal runs, reached, shortest
+        if time.monotonic() - began > limit_seconds:
+            raise Late
         runs += 1
         result = run(ops, bug.adapter, num_blocks=start.config.num_blocks, block_size=start.config.block_size)
-        return result.ran if breaks(result, law) else None
+        if not breaks(result, law):
+            return False
+        if len(result.ran) < shortest:
+            reached, shortest = runs, len(result.ran)
+        return True
 
-    short = ran(ddmin(start.ops, lambda ops: ran(ops) is not None))
-    assert short is not None
-    return Finish(len(short), runs, time.monotonic() - began)
+    with contextlib.suppress(Late):
+        ddmin(start.ops, fails)
+    return Finish(shortest, runs, time.monotonic() - began, reached)
 
 
-def by_kvproof(bug: SeededBug, start: Candidate, law: str) -> Finish:
+def by_kvproof(bug: SeededBug, start: Candidate, law: str, limit_seconds: float) -> Finish:
     """Shrink with ours."""
     began = time.monotonic()
-    shrinker = Shrinker(bug.adapter, lambda result: breaks(result, law), seconds=SHRINK_SECONDS)
+    shrinker = Shrinker(bug.adapter, lambda result: breaks(result, law), seconds=limit_seconds)
     short = shrinker.shrink(start)
-    return Finish(len(short.ops), shrinker.runs, time.monotonic() - began)
+    return Finish(len(short.ops), shrinker.runs, time.monotonic() - began, shrinker.reached)
 
 
-def race(bug: SeededBug, seed: int, examples: int) -> Race | None:
-    """All three on one bug; None where Hypothesis finds nothing to shrink."""
-    watch, seconds = by_hypothesis(bug, seed, examples)
+def race(bug: SeededBug, seed: int, examples: int, limit_seconds: float) -> Race:
+    """All three on one bug."""
+    watch, seconds = by_hypothesis(bug, seed, examples, limit_seconds)
     if not watch.failing:
-        return None
+        return Race(bug.name)
     start = watch.failing[0]
     finishes = {
-        "kvproof": by_kvproof(bug, start, watch.law),
-        "hypothesis": Finish(len(min(watch.failing, key=lambda candidate: candidate.size).ops), watch.runs, seconds),
-        "ddmin": by_ddmin(bug, start, watch.law),
+        "kvproof": by_kvproof(bug, start, watch.law, limit_seconds),
+        "hypothesis": Finish(min(len(candidate.ops) for candidate in watch.failing), watch.runs, seconds, watch.reached),
+        "ddmin": by_ddmin(bug, start, watch.law, limit_seconds),
     }
-    return Race(bug.name, watch.law, len(start.ops), finishes)
+    return Race(bug.name, watch.law, Program(FORMAT, f"bug:{bug.name}", start.config, start.ops), finishes)
 
 
 def summary(races: list[Race]) -> str:
@@ -171,16 +197,61 @@ def summary(races: list[Race]) -> str:
         shorter = sum(ours.operations < theirs.operations for ours, theirs in pairs)
         equal = sum(ours.operations == theirs.operations for ours, theirs in pairs)
         fewer = sum(ours.runs < theirs.runs for ours, theirs in pairs)
+        sooner = sum(ours.reached <= theirs.reached for ours, theirs in pairs)
         lines.append(
-            f"Against {other}: shorter on {shorter}, equal on {equal}, longer on {len(pairs) - shorter - equal} of {len(pairs)}; fewer runs on {fewer}."
+            f"Against {other}: shorter on {shorter}, equal on {equal}, longer on {len(pairs) - shorter - equal} of {len(pairs)}; "
+            f"fewer runs on {fewer}, its final length reached in no more runs on {sooner}."
         )
     for name in ("kvproof", "hypothesis", "ddmin"):
         ends = [race.finishes[name] for race in races]
         operations, runs = statistics.mean(end.operations for end in ends), statistics.median(end.runs for end in ends)
+        reached, seconds = statistics.median(end.reached for end in ends), statistics.median(end.seconds for end in ends)
         lines.append(
-            f"{name}: {operations:.2f} operations on average, {runs:g} runs and {statistics.median(end.seconds for end in ends):.2f} s in the median."
+            f"{name}: {operations:.2f} operations on average; in the median {runs:g} runs, {reached:g} to reach them, {seconds:.2f} s."
         )
     return "\n".join(lines)
+
+
+def kept_races(results: Path) -> dict[str, Race]:
+    """The races that were run already, the last one of each bug."""
+    lines = results.read_bytes().splitlines() if results.exists() else []
+    races = (msgspec.json.decode(line, type=Race) for line in lines if line.strip())
+    return {race.bug: race for race in races}
+
+
+def keep(results: Path, one: Race) -> None:
+    """Add a race to the results."""
+    results.parent.mkdir(parents=True, exist_ok=True)
+    with results.open("ab") as file:
+        file.write(msgspec.json.encode(one) + b"\n")
+
+
+def again(race: Race, limit_seconds: float) -> Race:
+    """The same race with ours run anew."""
+    assert race.start is not None
+    finishes = race.finishes | {
+        "kvproof": by_kvproof(BUGS[race.bug], Candidate(race.start.config, race.start.ops), race.law, limit_seconds)
+    }
+    return msgspec.structs.replace(race, finishes=finishes)
+
+
+def show(races: list[Race]) -> None:
+    """The table and who won."""
+    table = Table("bug", "law", "from", "kvproof", "hypothesis", "ddmin", title="operations (runs, of these to reach them)", box=None)
+    for one in races:
+        assert one.start is not None
+        ends = (f"{end.operations} ({end.runs}, {end.reached})" for end in one.finishes.values())
+        table.add_row(one.bug, one.law, str(len(one.start.ops)), *ends)
+    console = Console()
+    console.print(table)
+    if races:
+        console.print(summary(races))
+
+
+def share_of(text: str) -> list[str]:
+    """`2/3`: the second of three shares of the bugs."""
+    part, parts = map(int, text.split("/"))
+    return list(BUGS)[part - 1 :: parts]
 
 
 def main() -> None:
@@ -189,20 +260,30 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--examples", type=int, default=300, help="programs that Hypothesis may try until it has a failing one")
     parser.add_argument("--only", metavar="TEXT", default="", help="only bugs whose name contains this text")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there as well")
+    parser.add_argument("--share", metavar="N/M", type=share_of, default="1/1", help="one of M shares of the bugs")
+    parser.add_argument("--results", type=Path, metavar="FILE", default=RESULTS, help=f"where races are kept [{RESULTS}]")
+    parser.add_argument("--seconds", type=float, default=60.0, help="the most that each shrinker gets for one program [60]")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no race after that")
+    parser.add_argument("--again", action="store_true", help="race ours anew on the programs that are kept")
     arguments = parser.parse_args()
-    table = Table("bug", "law", "from", "kvproof", "hypothesis", "ddmin", title="operations (runs)", box=None)
-    races = []
-    for bug in BUGS.values():
-        if arguments.only in bug.name and (one := race(bug, arguments.seed, arguments.examples)) is not None:
-            races.append(one)
-            table.add_row(one.bug, one.law, str(one.operations), *(f"{end.operations} ({end.runs})" for end in one.finishes.values()))
-    console = Console()
-    console.print(table)
-    if races:
-        console.print(summary(races))
-    if arguments.json:
-        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(races)))
+    kept, deadline = kept_races(arguments.results), time.monotonic() + 60 * arguments.minutes
+    names = [name for name in arguments.share if arguments.only in name]
+    for name in names:
+        if time.monotonic() > deadline:
+            break
+        if name not in kept:
+            kept[name] = race(BUGS[name], arguments.seed, arguments.examples, arguments.seconds)
+        elif arguments.again and kept[name].start is not None:
+            kept[name] = again(kept[name], arguments.seconds)
+        else:
+            continue
+        keep(arguments.results, kept[name])
+    show([kept[name] for name in names if name in kept and kept[name].start is not None])
+    missed = [name for name in names if name in kept and kept[name].start is None]
+    if missed:
+        print(f"Hypothesis found no failing program in {arguments.examples} for: {', '.join(missed)}.")
+    if any(name not in kept for name in names):
+        print("Not all were raced; the same command goes on.")
 
 
 if __name__ == "__main__":

@@ -3,10 +3,16 @@
 python examples/serve_a_batch.py
 """
 
-from kvproof.impl.engine.config import ModelConfig
-from kvproof.impl.engine.engine import Engine
-from kvproof.impl.engine.model import Transformer
-from kvproof.impl.engine.server import Limits, Request, Server
+import sys
+
+try:
+    from kvproof.impl.engine.config import ModelConfig
+    from kvproof.impl.engine.engine import Engine
+    from kvproof.impl.engine.model import Transformer
+    from kvproof.impl.engine.server import Limits, Request, Server
+except ModuleNotFoundError as error:
+    print(f"The engine needs {error.name}, which is not installed; run `pip install 'kvproof[kernels]'`.", file=sys.stderr)
+    sys.exit(2)
 
 
 def main() -> None:

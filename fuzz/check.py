@@ -1,6 +1,6 @@
 """Spend a budget on a target and answer every law.
 
-Each worker draws programs from the swarm generator, and now and then a batch from the Hypothesis machine; program i of seed s is the same whoever runs it. When a law
+Each worker draws programs from the swarm generator, and now and then a long one that serves requests, or a batch from the Hypothesis machine; program i of seed s is the same whoever runs it. When a law
 breaks, its program is shrunk at once, and the search goes on for a moment: other programs often shrink to something shorter, or break a law nearer to the cause.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from kvproof.fuzz.engine import Found, Search, Tally, hypothesis_batch, run_seed
+from kvproof.fuzz.engine import Found, Search, Tally, hypothesis_batch, run_seed, run_serving
 from kvproof.fuzz.processes import forking, process_context
 from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.shrink import shrink, shrink_fault, shrink_hang
@@ -42,6 +42,9 @@ HANG_SHRINK_OP_SECONDS: Final = 0.5
 
 HYPOTHESIS_SHARE: Final = 0.12
 """Share of its time that each worker gives to the Hypothesis machine. It is several times slower than the swarm, but its bundles lean elsewhere."""
+
+SERVING_EVERY: Final = 100
+"""One program in so many is a long one, of a scheduler that serves requests: about a tenth of the operations."""
 
 SHRINKS_PER_LAW: Final = 6
 """How many programs that break the same law a worker shrinks."""
@@ -121,7 +124,8 @@ def work_of(
             machine_seconds += time.monotonic() - now
         else:
             starts(index)
-            found = run_seed(search, f"{search.seed}:{index}", tally)
+            run_next = run_serving if index % SERVING_EVERY == SERVING_EVERY - 1 else run_seed
+            found = run_next(search, f"{search.seed}:{index}", tally)
             index += search.workers
         if found is not None:
             yield found

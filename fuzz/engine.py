@@ -1,6 +1,7 @@
 """One program on a target, and what came of it. Every search is made of these: `check` spends a budget on them, a campaign runs them for hours on many machines.
 
-A program is drawn by the swarm generator from its seed alone, or made out of kept programs (`mutants`); then it is drained. The Hypothesis machine makes batches.
+A program is drawn by the swarm generator from its seed alone, or made out of kept programs (`mutants`); then it is drained. Now and then a scheduler that serves requests
+draws a long one (`serving`). The Hypothesis machine makes batches.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final, Literal
 
 import msgspec
+from hypothesis.database import ExampleDatabase
 
 from kvproof.fuzz.mutants import mutant
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
+from kvproof.fuzz.serving import Serving, serving_pool
 from kvproof.fuzz.swarm import Config, Swarm
 from kvproof.impl.checker import AdapterFault, Hung
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import Op
+from kvproof.models.spec import Violation
 from kvproof.properties.drain import drain
 from kvproof.properties.lockstep import LawBroken, Lockstep, time_limit
 from kvproof.properties.machine import run_machine
@@ -32,6 +37,9 @@ MACHINE_PROGRAMS: Final = 60
 
 MACHINE_STEPS: Final = 40
 """The most rules of one of its programs."""
+
+SERVING_LENGTH: Final = 400
+"""Operations of a long program: enough to fill a pool several times over."""
 
 Kind = Literal["violation", "fault", "hang"]
 
@@ -143,25 +151,52 @@ def run_program(
 
 def run_kept(search: Search, program: Program, tally: Tally, *, driver: Driver = Lockstep) -> Ran:
     """Run a kept program as it stands, and count it."""
+    return _run_whole(search, program, tally, lambda _: program.ops, driver=driver, watch=True)
+
+
+def run_serving(search: Search, seed: str, tally: Tally) -> Found | None:
+    """Run the long program of `seed`, and count it."""
+    rng = random.Random(seed)
+    pool = serving_pool(rng, search.capabilities)
+    serving = Serving(rng, search.capabilities, num_blocks=pool.num_blocks, block_size=pool.block_size)
+    program = _program(search, seed, pool, ())
+    return _run_whole(search, program, tally, lambda lockstep: islice(serving.ops(lockstep.spec), SERVING_LENGTH)).found
+
+
+def _run_whole(
+    search: Search,
+    program: Program,
+    tally: Tally,
+    ops: Callable[[Lockstep], Iterable[Op]],
+    *,
+    driver: Driver = Lockstep,
+    watch: bool = False,
+) -> Ran:
     pool = program.config
     watcher: Watcher | None = None
     lockstep: Lockstep | None = None
     found: Found | None = None
+
+    def show(kind: Kind, violation: Violation | None, fault: str) -> Found:
+        ran = tuple(lockstep.ops) if lockstep else program.ops
+        return Found(kind, msgspec.structs.replace(program, ops=ran, violation=violation, fault=fault))
+
     try:
         with time_limit(search.op_seconds):
             lockstep = driver(search.target, num_blocks=pool.num_blocks, block_size=pool.block_size, capabilities=search.capabilities)
-            watcher = Watcher(lockstep)
-            _run(lockstep, watcher, program.ops)
+            watcher = Watcher(lockstep) if watch else None
+            _run(lockstep, watcher, ops(lockstep))
     except LawBroken as broken:
-        found = Found("violation", msgspec.structs.replace(program, violation=broken.violation, fault=""))
+        found = show("violation", broken.violation, "")
     except AdapterFault as fault:
-        found = Found("fault", msgspec.structs.replace(program, violation=None, fault=str(fault)))
+        found = show("fault", None, str(fault))
     except Hung as hung:
-        found = Found("hang", msgspec.structs.replace(program, violation=None, fault=str(hung)))
+        found = show("hang", None, str(hung))
     tally.programs += 1
     if lockstep is not None:
         tally.operations += len(lockstep.ops)
         tally.exercised.update(lockstep.spec.exercised)
+        tally.refusals.update(lockstep.refusals)
     return Ran(program, found, watcher.reached if watcher else nothing_reached())
 
 
@@ -177,12 +212,18 @@ def _run(lockstep: Lockstep, watcher: Watcher | None, ops: Iterable[Op]) -> None
             watcher.note(op)
 
 
-def hypothesis_batch(search: Search, seed: str, tally: Tally) -> Found | None:
-    """A few programs of the Hypothesis machine."""
+def hypothesis_batch(search: Search, seed: str, tally: Tally, database: ExampleDatabase | None = None) -> Found | None:
+    """A few programs of the Hypothesis machine, the first of them from `database`."""
     number = random.Random(seed).getrandbits(32)
     deadline = min(search.deadline, time.monotonic() + MACHINE_SECONDS)
     programs, operations, exercised, found = run_machine(
-        search.target, seed=number, examples=MACHINE_PROGRAMS, steps=MACHINE_STEPS, deadline=deadline, op_seconds=search.op_seconds
+        search.target,
+        seed=number,
+        examples=MACHINE_PROGRAMS,
+        steps=MACHINE_STEPS,
+        deadline=deadline,
+        op_seconds=search.op_seconds,
+        database=database,
     )
     tally.programs += programs
     tally.operations += operations

@@ -18,9 +18,9 @@ import msgspec
 from kvproof.fuzz.traces.format import Header
 from kvproof.fuzz.traces.read import Step
 from kvproof.models.layouts import tail_waste_bound
-from kvproof.models.ops import Evict, Extend, Match, Op, Release, Reset, op_name
+from kvproof.models.ops import Evict, Extend, Match, Op, Release, Reset
 from kvproof.models.outcomes import Grant, Hit
-from kvproof.models.spec import OutOfBlocksSeen, Raised, RefusedSeen, Spec
+from kvproof.models.spec import Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec
 
 MOST_SAMPLES: Final = 512
 """Samples that are kept: more than a plot can show. When there are as many, every second one goes."""
@@ -101,6 +101,14 @@ class Figures(msgspec.Struct, frozen=True):
         return self.adopted_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
+class Times(msgspec.Struct, eq=False):
+    """How long the operations of one kind took, in nanoseconds."""
+
+    buckets: dict[int, int] = {}
+    spent: int = 0
+    longest: int = 0
+
+
 class Gauge:
     """Collects the numbers, operation by operation."""
 
@@ -112,9 +120,7 @@ class Gauge:
         self._counts: Counter[str] = Counter()
         self._first_at: int | None = None
         self._last_at: int | None = None
-        self._buckets: dict[str, Counter[int]] = {}
-        self._spent: Counter[str] = Counter()
-        self._longest: dict[str, int] = {}
+        self._times: dict[type[Op], Times] = {}
         self._samples: list[Sample] = []
         self._stride = 1
         self._next = 0
@@ -126,23 +132,15 @@ class Gauge:
         kind = type(op)
         self._kinds[kind] = self._kinds.get(kind, 0) + 1
         if step.took is not None:
-            self._time(op_name(op), step.took)
+            self._time(kind, step.took)
         if step.at is not None:
             self._last_at = step.at
             if self._first_at is None:
                 self._first_at = step.at - (step.took or 0)
-        if outcome is None and not isinstance(op, Release):
-            pass
-        elif isinstance(outcome, OutOfBlocksSeen | RefusedSeen | Raised):
-            self._failed[outcome.__struct_config__.tag] += 1  # type: ignore[index]
-        elif isinstance(op, Extend) and isinstance(outcome, Grant):
-            self._count_extend(op, outcome, spec)
-        elif isinstance(op, Match) and isinstance(outcome, Hit):
-            self._counts["hits"] += outcome.tokens > 0
-        elif isinstance(op, Release):
-            self._counts["preemptions"] += op.reason == "preempt"
+        if outcome is not None or kind is Release:
+            self._count(op, outcome, spec)
         cached = step.change.cached
-        if cached is not None and cached.left and not isinstance(op, Evict | Reset):
+        if cached is not None and cached.left and kind is not Evict and kind is not Reset:
             self._counts["evicted"] += len(cached.left)
         held = len(spec.owners)
         if held > self._most_held:
@@ -150,19 +148,31 @@ class Gauge:
         if step.number >= self._next:
             self._take_sample(step, spec, held)
 
+    def _count(self, op: Op, outcome: Outcome, spec: Spec) -> None:
+        if isinstance(op, Extend) and isinstance(outcome, Grant):
+            self._count_extend(op, outcome, spec)
+        elif isinstance(outcome, OutOfBlocksSeen | RefusedSeen | Raised):
+            self._failed[outcome.__struct_config__.tag] += 1  # type: ignore[index]
+        elif isinstance(op, Match) and isinstance(outcome, Hit):
+            self._counts["hits"] += outcome.tokens > 0
+        elif isinstance(op, Release):
+            self._counts["preemptions"] += op.reason == "preempt"
+
     def _count_extend(self, op: Extend, grant: Grant, spec: Spec) -> None:
         sequence = spec.live.get(op.seq)
         if sequence is not None and sequence.out is not None and sequence.out.start == grant.adopted:
             self._counts["prompt"] += len(sequence.known)
             self._counts["adopted"] += grant.adopted
 
-    def _time(self, name: str, took: int) -> None:
-        buckets = self._buckets.get(name)
-        if buckets is None:
-            buckets = self._buckets[name] = Counter()
-        buckets[int(math.log(took) * BUCKETS_PER_E) if took > 0 else 0] += 1
-        self._spent[name] += took
-        self._longest[name] = max(took, self._longest.get(name, 0))
+    def _time(self, kind: type[Op], took: int) -> None:
+        times = self._times.get(kind)
+        if times is None:
+            times = self._times[kind] = Times()
+        bucket = int(math.log(took) * BUCKETS_PER_E) if took > 0 else 0
+        times.buckets[bucket] = times.buckets.get(bucket, 0) + 1
+        times.spent += took
+        if took > times.longest:
+            times.longest = took
 
     def _take_sample(self, step: Step, spec: Spec, held: int) -> None:
         self._samples.append(self._sample(step, spec))
@@ -220,16 +230,17 @@ class Gauge:
             preemptions=self._counts["preemptions"],
             out_of_blocks=self._failed["out-of-blocks"],
             refused=self._failed["refused"],
-            durations={name: self._duration(name) for name in sorted(self._buckets)},
+            durations={
+                name: _duration(times) for name, times in sorted((kind.__name__.lower(), times) for kind, times in self._times.items())
+            },
             samples=self._samples,
         )
 
-    def _duration(self, name: str) -> Duration:
-        buckets = self._buckets[name]
-        count = buckets.total()
-        found = [min(_percentile(buckets, count, percent), self._longest[name]) / 1e3 for percent in PERCENTILES]
-        p50, p90, p99, p999 = found
-        return Duration(count, self._spent[name] / count / 1e3, p50, p90, p99, p999, self._longest[name] / 1e3)
+
+def _duration(times: Times) -> Duration:
+    count = sum(times.buckets.values())
+    p50, p90, p99, p999 = [min(_percentile(times.buckets, count, percent), times.longest) / 1e3 for percent in PERCENTILES]
+    return Duration(count, times.spent / count / 1e3, p50, p90, p99, p999, times.longest / 1e3)
 
 
 def _filled(spec: Spec, seq: int, group: int, index: int) -> int:
@@ -242,7 +253,7 @@ def _filled(spec: Spec, seq: int, group: int, index: int) -> int:
     return max(0, min(end - index * size, size))
 
 
-def _percentile(buckets: Counter[int], count: int, percent: float) -> float:
+def _percentile(buckets: dict[int, int], count: int, percent: float) -> float:
     """The upper end, in nanoseconds, of the bucket in which the percentile lies."""
     rank, passed = math.ceil(count * percent / 100), 0
     for bucket in sorted(buckets):

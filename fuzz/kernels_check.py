@@ -45,33 +45,31 @@ def is_kernels(target: type) -> bool:
         return False
 
 
-def missing(names: Iterable[str] = EXTRA) -> str:
-    """Which of `names` are not installed, in one sentence with the mend; empty where nothing is missing."""
+def missing(names: Iterable[str] = EXTRA, who: str = "") -> str:
+    """Which of `names` are not installed, in one sentence with the mend; empty where nothing is missing. `who` needs them, or kernels."""
     absent = [name for name in names if importlib.util.find_spec(name) is None]
     if not absent:
         return ""
     verb = "is" if len(absent) == 1 else "are"
-    return (
-        f"Kernels need {joined(absent)}, which {verb} not installed; run `pip install 'kvproof[kernels]'` (triton is there on Linux only)."
-    )
+    return f"{f'{who} needs' if who else 'Kernels need'} {joined(absent)}, which {verb} not installed; run `pip install 'kvproof[kernels]'` (triton is there on Linux only)."
 
 
 def seeded() -> dict[str, str]:
     """The seeded faults of kernels: name as a target, after `kernel-bug:` -> law that it breaks."""
     from kvproof.properties.kernels.faults import FAULTS
-    from kvproof.properties.kernels.paged_faults import PAGED_FAULTS
+    from kvproof.properties.kernels.paged_faults import ALL_FAULTS
 
-    return {name.replace(" ", "-"): fault.law for name, fault in {**FAULTS, **PAGED_FAULTS}.items()}
+    return {name.replace(" ", "-"): fault.law for name, fault in {**FAULTS, **ALL_FAULTS}.items()}
 
 
 def build_seeded(name: str) -> type:
     """The plain or the paged kernels with one line changed. They are written to files for as long as Python runs: Triton reads kernels from theirs."""
     from kvproof.properties.kernels.faults import FAULTS, build
-    from kvproof.properties.kernels.paged_faults import PAGED_FAULTS, build_paged
+    from kvproof.properties.kernels.paged_faults import ALL_FAULTS, build_paged
 
     directory = tempfile.mkdtemp(prefix="kvproof-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    spoken = next(fault for fault in [*FAULTS, *PAGED_FAULTS] if fault.replace(" ", "-") == name)
+    spoken = next(fault for fault in [*FAULTS, *ALL_FAULTS] if fault.replace(" ", "-") == name)
     return (build if spoken in FAULTS else build_paged)(spoken, Path(directory))
 
 
@@ -128,6 +126,11 @@ def _bad_claim(kernels: type, name: str) -> str:
         return f"capabilities() of {name} raised {type(error).__name__}: {error}."
     if not isinstance(claimed, KernelCapabilities):
         return f"capabilities() of {name} returned {type(claimed).__name__}, where KernelCapabilities are due."
+    needed = ("store", "attend", *(["copy_blocks"] if "copy" in claimed.features else []))
+    absent = [method for method in needed if getattr(kernels, method, None) in (None, getattr(PagedKernels, method))]
+    if absent:
+        claim = ", which the feature copy needs" if absent == ["copy_blocks"] else ", which kernels need"
+        return f"{name} does not define {joined([f'{method}()' for method in absent])}{claim}."
     return ""
 
 

@@ -16,10 +16,12 @@ from typing import Final
 
 import msgspec
 
+from kvproof.fuzz.leaps import leaps, worth_a_leap
 from kvproof.fuzz.processes import process_context
 from kvproof.fuzz.programs import Program
+from kvproof.fuzz.runnable import runnable
 from kvproof.fuzz.shake import shaken
-from kvproof.fuzz.simpler import PASSES, Candidate, Pass, Size
+from kvproof.fuzz.simpler import PASSES, Candidate, Pass, Size, recent
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.spec import Violation
@@ -66,6 +68,8 @@ class Shrinker:
         self.deadline = time.monotonic() + seconds
         self.op_seconds = op_seconds
         self.runs = 0
+        self.reached = 0
+        """How many runs it took to come to the final number of operations."""
         self.best: Candidate | None = None
         self.result: Result | None = None
         self._tried: set[Candidate] = set()
@@ -75,6 +79,7 @@ class Shrinker:
         """The simplest candidate found. `self.result` is what it gave; None if not even `start` fails as wanted."""
         if not self._try(start):
             return start
+        self._leap()
         simpler = True
         while simpler and not self._late():
             self._take_away()
@@ -85,15 +90,39 @@ class Shrinker:
     def _late(self) -> bool:
         return time.monotonic() >= self.deadline
 
+    def _leap(self) -> None:
+        """While the program is long, or its pool large: the passes that shorten it at a stroke."""
+        before: Size | None = None
+        while self.best is not None and before != self.best.size and worth_a_leap(self.best) and not self._late():
+            before = self.best.size
+            self._pass(recent)
+            self._pass(lambda best, capabilities: leaps(best, self.target, capabilities))
+
     def _take_away(self) -> None:
         """All passes, until none of them finds anything."""
         before: Size | None = None
         while self.best is not None and before != self.best.size and not self._late():
             before = self.best.size
+            self._pass(recent)
+            self._cut()
             for propose in PASSES:
                 if self._late():
                     return
                 self._pass(propose)
+
+    def _cut(self) -> None:
+        """Leave out runs of operations, long runs first, late ones first. After a success the next run is tried, not all of them again."""
+        assert self.best is not None
+        run_length = len(self.best.ops) // 2
+        while run_length >= 1:
+            start = len(self.best.ops) - run_length
+            while start >= 0 and not self._late():
+                ops = self.best.ops
+                if self._try(Candidate(self.best.config, ops[:start] + ops[start + run_length :])):
+                    start = min(start, len(self.best.ops) - run_length)
+                else:
+                    start -= max(1, run_length // 2)
+            run_length //= 2
 
     def _walk(self) -> bool:
         """Walk over programs that are no longer and fail in the same way; True as soon as one is simpler."""
@@ -126,15 +155,24 @@ class Shrinker:
     def _try(self, candidate: Candidate) -> bool:
         """Run `candidate`; whether it fails as wanted and is simpler than the best. `_failed` is what of it ran, if it failed as wanted."""
         self._failed = None
+        candidate = Candidate(candidate.config, runnable(candidate.ops))
         if candidate in self._tried:
             return False
         self._tried.add(candidate)
-        result = next(filter(self.wanted, (self._run(candidate) for _ in range(self.tries))), None)
+        result = None
+        for _ in range(self.tries):
+            tried = self._run(candidate)
+            if self.wanted(tried):
+                result = tried
+                break
+            self._tried.add(Candidate(candidate.config, tuple(tried.ran)))
         if result is None:
             return False
         self._failed = ran = Candidate(candidate.config, tuple(result.ran))
         if self.best is not None and ran.size >= self.best.size:
             return False
+        if self.best is None or len(ran.ops) < len(self.best.ops):
+            self.reached = self.runs
         self.best, self.result = ran, result
         return True
 

@@ -47,6 +47,10 @@ Ops: TypeAlias = tuple[Op, ...]
 Size: TypeAlias = tuple[int, int, int, int, int]
 
 
+MOST_PAIRED: Final = 24
+"""Of programs of at most so many operations, all pairs are tried."""
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """A pool and the operations to run on it."""
 
@@ -85,16 +89,10 @@ def recent(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
         yield _with(best, tuple(op for op in best.ops[first:] if keep.issuperset(sequences_of(op))))
 
 
-def shorter(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
-    """Leave out runs of operations, long runs first, late ones first."""
-    length = len(best.ops)
-    run_length = length // 2
-    while run_length >= 1:
-        for start in range(length - run_length, -1, -max(1, run_length // 2)):
-            yield _with(best, best.ops[:start] + best.ops[start + run_length :])
-        run_length //= 2
-    if length <= 24:
-        for i, j in combinations(range(length), 2):
+def without_two(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
+    """Leave out two operations that may lie apart, where the program is short enough to try all pairs."""
+    if len(best.ops) <= MOST_PAIRED:
+        for i, j in combinations(range(len(best.ops)), 2):
             yield _with(best, best.ops[:i] + best.ops[i + 1 : j] + best.ops[j + 1 :])
 
 
@@ -105,8 +103,10 @@ def without_sequence(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
         without = tuple(op for op in best.ops if seq not in sequences_of(op))
         yield _with(best, without)
         # The sequence may only have filled the pool: then a smaller pool does as well.
-        for blocks in range(max(1, config.num_blocks - 4), config.num_blocks):
-            yield Candidate(PoolConfig(blocks, config.block_size), without)
+        held = -(-sum(len(tokens_of(op)) for op in best.ops if _belongs(op, seq)) // config.block_size)
+        for fewer in sorted({1, 2, 3, 4, *range(held - 2, held + 2)}, reverse=True):
+            if 0 < fewer < config.num_blocks:
+                yield Candidate(PoolConfig(config.num_blocks - fewer, config.block_size), without)
         if any(isinstance(op, Evict) for op in without):
             yield _with(best, _evicting_everything(without, config.num_blocks))
 
@@ -138,13 +138,16 @@ def in_one_pass(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
 
 
 def merged(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
-    """Fold a later append into the prompt, and later passes of a sequence into its first."""
+    """Fold a later append into the prompt, that of the parent for a fork, and later passes of a sequence into its first."""
     ops = best.ops
     for i, op in enumerate(ops):
         if isinstance(op, Append):
+            seq = op.seq
             for j in range(i - 1, -1, -1):
                 earlier = ops[j]
-                if isinstance(earlier, Admit | Append) and earlier.seq == op.seq:
+                if isinstance(earlier, Fork) and earlier.child == seq:
+                    seq = earlier.parent
+                if isinstance(earlier, Admit | Append) and earlier.seq == seq:
                     longer = with_tokens(earlier, tokens_of(earlier) + op.tokens)
                     yield _with(best, (*ops[:j], longer, *ops[j + 1 : i], *ops[i + 1 :]))
                     more = [grown(o, op.seq, len(op.tokens)) for o in ops[j + 1 : i]]
@@ -226,8 +229,7 @@ def renumbered(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
 
 
 PASSES: Final[tuple[Pass, ...]] = (
-    recent,
-    shorter,
+    without_two,
     without_sequence,
     in_one_pass,
     one_for_two,

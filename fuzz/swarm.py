@@ -7,9 +7,12 @@ share prefixes and differ late, equal tokens under unequal namespaces, hash coll
 from __future__ import annotations
 
 import random
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Sequence as Many
+from itertools import accumulate
+from typing import Final, TypeVar
 
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import (
@@ -36,6 +39,8 @@ from kvproof.models.ops import (
 from kvproof.models.spec import Spec
 from kvproof.models.state import Sequence
 from kvproof.properties.strategies import WORDS
+
+Value = TypeVar("Value")
 
 MAX_LIVE: Final = 6
 """Sequences alive at once: ownership bugs need two or three; more makes programs long and pools crowded for no new situation."""
@@ -77,32 +82,33 @@ class Swarm:
 
     def __init__(self, rng: random.Random, capabilities: Capabilities, *, num_blocks: int, block_size: int) -> None:
         self.rng = rng
+        self._random = rng.random
+        """Nearly every choice is made with this alone: the methods of `Random` that choose are calls on calls."""
         self.capabilities = capabilities
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.length = rng.choice((8, 12, 20, 30, 40, 60))
+        self.length = self._any((8, 12, 20, 30, 40, 60))
         self.next_seq = 0
         self._said: list[Tokens] = []
         """Everything that any sequence knew or drafted: prompts are cut from it."""
-        self._probes = rng.choice((0, 6, 10)) if capabilities.prefix else 0
+        self._probes = self._any((0, 6, 10)) if capabilities.prefix else 0
         self._probing: int | None = None
         self._squeeze_next = False
         self._plan: deque[Op] = deque()
         """The operations that should follow, if nothing comes between."""
-        self._whole_passes = rng.choice((0, 0.3, 0.7))
+        self._whole_passes = self._any((0, 0.3, 0.7))
         self._forgotten: tuple[int, Tokens] = (-1, ())
         """The whole blocks that a sequence had before it was truncated last."""
         self._beliefs: list[tuple[int, Tokens]] = []
         """What a cache that mixes up its tokens would believe of a sequence: later prompts ask for it."""
-        self._alphabet = rng.choice(((0, 1), (0, 1, 2), (0, 1), tuple(range(8)), (1, 2, 11, 12, 21, 112, 211, 1000, 1001)))
-        self._blocks_at_once = rng.choice((2, 3, 5))
-        self._family = rng.choice(("plain", *FAMILIES))
+        self._alphabet = self._any(((0, 1), (0, 1, 2), (0, 1), tuple(range(8)), (1, 2, 11, 12, 21, 112, 211, 1000, 1001)))
+        self._blocks_at_once = self._any((2, 3, 5))
+        self._family = self._any(("plain", *FAMILIES))
         self._namespaces = self._draw_namespaces()
-        self._live = rng.choice((2, 3, 4, MAX_LIVE))
-        self._makers, self._weights = self._draw_weights()
-        # A stream of its own, drawn from what was drawn: a seed that makes no rounds goes on making the program that it made before there were any.
-        own = random.Random(f"{self.length} {self._weights} {self._namespaces}")
-        self._rounds = own if own.random() < ROUNDS_SHARE else None
+        self._live = self._any((2, 3, 4, MAX_LIVE))
+        self._makers, self._odds = self._draw_weights()
+        self._rounds = self._random() < ROUNDS_SHARE
+        """Whether all running sequences go through their passes together now and then, as they do in an engine."""
 
     def go_on(self, ops: Iterable[Op], more: int) -> None:
         """Add at most `more` operations to a program that begins with `ops`: their sequences and tokens are known from now on."""
@@ -116,9 +122,9 @@ class Swarm:
         """The next operation, or None once the program has its length."""
         if self.length <= 0:
             return self._probe(spec)
-        if self._rounds is not None and not self._plan and self._rounds.random() < 0.5:
+        if self._rounds and not self._plan and self._random() < 0.5:
             self._plan_round(spec)
-        while self._plan and self.rng.random() < 0.9:
+        while self._plan and self._random() < 0.9:
             planned = self._plan.popleft()
             if spec.enabled(planned):
                 self.length -= 1
@@ -129,14 +135,13 @@ class Swarm:
             if op is not None:
                 self.length -= 1
                 return op
-        if spec.awaited and self.rng.random() < 0.4:
+        if spec.awaited and self._random() < 0.4:
             op = self._while_retiring(spec)
             if op is not None and spec.enabled(op):
                 self.length -= 1
                 return op
         for _ in range(50):
-            maker = self.rng.choices(self._makers, self._weights)[0]
-            op = maker(self, spec)
+            op = self._makers[bisect(self._odds, self._random())](self, spec)
             if op is not None and spec.enabled(op):
                 self.length -= 1
                 return op
@@ -152,21 +157,21 @@ class Swarm:
             if seq not in spec.live:  # the cache refused to admit it
                 return self._probe(spec)
             return Match(seq) if self._probes % 4 or len(spec.live[seq].known) > 64 else Extend(seq, len(spec.live[seq].known))
-        rng = self.rng
-        prompt = self._suspicion(spec) if self._beliefs and rng.random() < 0.5 else self._computed(spec)
+        prompt = self._suspicion(spec) if self._beliefs and self._random() < 0.5 else self._computed(spec)
         self._probing = self.next_seq
         self.next_seq += 1
-        return Admit(self._probing, (*prompt, self._token()), rng.choice(self._namespaces))
+        return Admit(self._probing, (*prompt, self._token()), self._any(self._namespaces))
 
     # -- swarm --------------------------------------------------------------------------------------------------------------------------------------
 
     def _draw_weights(self) -> tuple[list[Callable[[Swarm, Spec], Op | None]], list[float]]:
-        rng, caps = self.rng, self.capabilities
+        """What makes operations, and where in the fractions from 0 to 1 the share of each but the last one ends."""
+        caps = self.capabilities
         weights: dict[Callable[[Swarm, Spec], Op | None], float] = {
-            Swarm._admit: rng.choice((2, 4, 6)),
-            Swarm._advance: rng.choice((8, 14, 20)),
-            Swarm._append: rng.choice((2, 5, 10)),
-            Swarm._release: rng.choice((0.5, 2, 4)),
+            Swarm._admit: self._any((2, 4, 6)),
+            Swarm._advance: self._any((8, 14, 20)),
+            Swarm._append: self._any((2, 5, 10)),
+            Swarm._release: self._any((0.5, 2, 4)),
         }
         optional = {
             Swarm._match: (caps.prefix, 4),
@@ -180,30 +185,31 @@ class Swarm:
         }
         for maker, (claimed, weight) in optional.items():
             if claimed:
-                weights[maker] = weight * rng.choice((0, 0.3, 1, 1, 2))
-        self._draft_rate = rng.choice((0, 0.5, 0.9)) if caps.drafts else 0.0
-        self._step_rate = rng.choice((0.15, 0.4, 0.7))
+                weights[maker] = weight * self._any((0, 0.3, 1, 1, 2))
+        self._draft_rate = self._any((0, 0.5, 0.9)) if caps.drafts else 0.0
+        self._step_rate = self._any((0.15, 0.4, 0.7))
         chosen = [maker for maker, weight in weights.items() if weight]
-        return chosen, [weights[maker] for maker in chosen]
+        total = sum(weights.values())
+        return chosen, [so_far / total for so_far in accumulate(weights[maker] for maker in chosen[:-1])]
 
     def _draw_namespaces(self) -> list[Namespace]:
         fields = sorted(self.capabilities.namespace_fields)
         rng = self.rng
-        if not fields or rng.random() < 0.3:
+        if not fields or self._random() < 0.3:
             return [Namespace()]
-        spaces = [Namespace()] if rng.random() < 0.5 else []
-        style = rng.choice(("one", "shift", "concat", "any"))
+        spaces = [Namespace()] if self._random() < 0.5 else []
+        style = self._any(("one", "shift", "concat", "any"))
         a, b = rng.sample(fields, 2) if len(fields) > 1 else (fields[0], fields[0])
-        word = rng.choice(WORDS)
+        word = self._any(WORDS)
         if style == "one":
-            spaces += [Namespace(**{a: word}), Namespace(**{a: rng.choice(WORDS)})]
+            spaces += [Namespace(**{a: word}), Namespace(**{a: self._any(WORDS)})]
         elif style == "shift":
             spaces += [Namespace(**{a: word}), Namespace(**{b: word})]
         elif style == "concat" and a != b:
             spaces += [Namespace(**{a: "a", b: "ba"}), Namespace(**{a: "ab", b: "a"})]
         else:
             spaces += [
-                Namespace(**{f: rng.choice(WORDS) for f in rng.sample(fields, rng.randint(1, min(3, len(fields))))}) for _ in range(2)
+                Namespace(**{f: self._any(WORDS) for f in rng.sample(fields, self._between(1, min(3, len(fields))))}) for _ in range(2)
             ]
         return spaces
 
@@ -211,84 +217,81 @@ class Swarm:
         """A sequence was released in flight and its blocks wait: try what could take them too early."""
         makers = [self._extend, self._admit]
         makers += [self._evict] if self.capabilities.evict else []
-        makers += [self._reset] if self.capabilities.reset and self.rng.random() < 0.3 else []
-        return self.rng.choice(makers)(spec)
+        makers += [self._reset] if self.capabilities.reset and self._random() < 0.3 else []
+        return self._any(makers)(spec)
 
     # -- tokens -------------------------------------------------------------------------------------------------------------------------------------
 
     def _token(self) -> int:
-        return self.rng.choice(self._alphabet)
+        return self._any(self._alphabet)
 
     def _tokens(self, count: int) -> Tokens:
-        return tuple(self._token() for _ in range(count))
+        return tuple([self._any(self._alphabet) for _ in range(count)])
 
     def _length(self, most: int) -> int:
         """A number of tokens, mostly at or beside a block boundary, at least 1."""
-        rng = self.rng
         blocks = max(1, most // self.block_size)
         length = (
-            rng.randint(0, min(blocks, 4)) * self.block_size + rng.choice((-1, 0, 0, 1, 1, 2))
-            if rng.random() < 0.8
-            else rng.randint(1, most)
+            self._between(0, min(blocks, 4)) * self.block_size + self._any((-1, 0, 0, 1, 1, 2))
+            if self._random() < 0.8
+            else self._between(1, most)
         )
         return max(1, min(length, most))
 
     def _prompt(self, spec: Spec) -> Tokens:
-        rng = self.rng
         room = self.num_blocks * self.block_size
-        most = room + self.block_size if rng.random() < 0.1 else max(2, min(room, self._blocks_at_once * self.block_size))
-        if not self._said or rng.random() > (0.8 if self.capabilities.prefix else 0.3):
+        most = room + self.block_size if self._random() < 0.1 else max(2, min(room, self._blocks_at_once * self.block_size))
+        if not self._said or self._random() > (0.8 if self.capabilities.prefix else 0.3):
             return self._tokens(self._length(most))
-        if self._beliefs and rng.random() < 0.25:
+        if self._beliefs and self._random() < 0.25:
             return self._suspicion(spec)
-        base = rng.choice(self._said[-12:])
-        habit = rng.random()
+        base = self._any(self._said[-12:])
+        habit = self._random()
         if habit < 0.35:
-            return base + self._tokens(rng.choice((0, 1, 1, self.block_size)))
+            return base + self._tokens(self._any((0, 1, 1, self.block_size)))
         cut = base[: self._length(len(base))]
         if habit < 0.6:
-            return cut + self._tokens(rng.choice((0, 1, self.block_size)))
-        return self._mutate(base)[:most] + self._tokens(rng.choice((0, 1)))
+            return cut + self._tokens(self._any((0, 1, self.block_size)))
+        return self._mutate(base)[:most] + self._tokens(self._any((0, 1)))
 
     def _computed(self, spec: Spec) -> Tokens:
         """What some sequence knows, or something that a weak hash takes for it."""
-        sequence = self._pick(s for s in spec.sequences.values() if s.known)
-        if sequence is None or self.rng.random() < 0.3:
+        sequence = self._pick([s for s in spec.sequences.values() if s.known])
+        if sequence is None or self._random() < 0.3:
             return self._prompt(spec)
         known = tuple(sequence.known)
-        return self._mutate(known) if self.rng.random() < 0.6 else known
+        return self._mutate(known) if self._random() < 0.6 else known
 
     def _suspicion(self, spec: Spec) -> Tokens:
         """A prompt that only a confused cache can know."""
         seq, blocks = self._forgotten
-        if blocks and len(spec.sequences[seq].known) > len(blocks) and self.rng.random() < 0.4:
+        if blocks and len(spec.sequences[seq].known) > len(blocks) and self._random() < 0.4:
             return (*blocks, *spec.sequences[seq].known[len(blocks) :])
-        _, believed = self.rng.choice(self._beliefs)
-        return believed + self._tokens(self.rng.choice((0, 1, 1, self.block_size)))
+        _, believed = self._any(self._beliefs)
+        return believed + self._tokens(self._any((0, 1, 1, self.block_size)))
 
     def _mutate(self, tokens: Tokens) -> Tokens:
         """Change `tokens` a little, in a way that some kind of weak hash would not see."""
-        rng = self.rng
         new = list(tokens)
-        family = self._family if rng.random() < 0.5 else rng.choice(FAMILIES)
-        i = rng.choice((0, len(new) - 1, rng.randrange(len(new))))
+        family = self._family if self._random() < 0.5 else self._any(FAMILIES)
+        i = self._any((0, len(new) - 1, self._between(0, len(new) - 1)))
         first = i - i % self.block_size
         # The neighbour lies in the same block, where it can: hashes mix a block's tokens first.
         j = next((k for k in (i + 1, i - 1) if first <= k < min(first + self.block_size, len(new))), min(i + 1, len(new) - 1))
         i, j = min(i, j), max(i, j)
         if family == "swap":
-            j = rng.randrange(len(new))
+            j = self._between(0, len(new) - 1)
             new[i], new[j] = new[j], new[i]
         elif family == "sum" and i != j:
             new[i], new[j] = new[i] + 1, max(0, new[j] - 1)
         elif family == "poly" and i != j:
-            base = rng.choice(COLLIDING_BASES)
+            base = self._any(COLLIDING_BASES)
             if new[j] >= base:
                 new[i], new[j] = new[i] + 1, new[j] - base
             elif new[i]:
                 new[i], new[j] = new[i] - 1, new[j] + base
         elif family == "wide":
-            new[i] += rng.choice((256, 65536, 1 << 20))
+            new[i] += self._any((256, 65536, 1 << 20))
         elif family == "text" and i != j:
             new[i], new[j] = _move_digit(new[i], new[j])
         if tuple(new) == tokens:
@@ -298,7 +301,7 @@ class Swarm:
     def _continuation(self, sequence: Sequence, count: int) -> Tokens:
         """Tokens to follow what `sequence` knows: often what followed it in another sequence."""
         known = tuple(sequence.known)
-        if self.rng.random() < 0.5:
+        if self._random() < 0.5:
             for said in reversed(self._said[-12:]):
                 if len(said) > len(known) and said[: len(known)] == known:
                     return said[len(known) : len(known) + count]
@@ -307,9 +310,9 @@ class Swarm:
     # -- operations -----------------------------------------------------------------------------------------------------------------------------------
 
     def _admit(self, spec: Spec) -> Op | None:
-        if len(spec.live) >= self._live and self.rng.random() < 0.95:
+        if len(spec.live) >= self._live and self._random() < 0.95:
             return None
-        op = Admit(self.next_seq, self._prompt(spec), self.rng.choice(self._namespaces))
+        op = Admit(self.next_seq, self._prompt(spec), self._any(self._namespaces))
         self.next_seq += 1
         self._said.append(op.prompt)
         return op
@@ -319,66 +322,66 @@ class Swarm:
         taken = spec.owners.keys() | spec.fenced().keys()
         evictable = (spec.seen.books.cached or set()) - taken
         room = spec.usable - len(taken)
-        blocks = min(room, room - len(evictable) + self.rng.randint(1, max(1, len(evictable))))
+        blocks = min(room, room - len(evictable) + self._between(1, max(1, len(evictable))))
         if blocks < 1 or blocks * self.block_size > MAX_SQUEEZE_TOKENS:
             return None
-        prompt = tuple(self.rng.choice(STRANGERS) for _ in range(blocks * self.block_size))
+        prompt = tuple([self._any(STRANGERS) for _ in range(blocks * self.block_size)])
         seq, self.next_seq = self.next_seq, self.next_seq + 1
         self._plan.clear()
         self._plan.append(Extend(seq, len(prompt)))
-        return Admit(seq, prompt, self.rng.choice(self._namespaces))
+        return Admit(seq, prompt, self._any(self._namespaces))
 
     def _advance(self, spec: Spec) -> Op | None:
         """Whatever moves a sequence towards its next token."""
-        if self.capabilities.steps and self.rng.random() < self._step_rate:
+        if self.capabilities.steps and self._random() < self._step_rate:
             step = self._step(spec)
             if step is not None:
                 return step
-        if self.rng.random() < 0.5:
+        if self._random() < 0.5:
             return self._commit(spec)
         op = self._extend(spec)
-        if isinstance(op, Extend) and self.rng.random() < self._whole_passes:
+        if isinstance(op, Extend) and self._random() < self._whole_passes:
             # The usual course of a pass, so that most of a program's length goes to what is unusual.
             self._plan.clear()
-            self._plan += [BeginStep(), EndStep(), Commit(op.seq, self.rng.randint(0, len(op.drafts)))]
+            self._plan += [BeginStep(), EndStep(), Commit(op.seq, self._between(0, len(op.drafts)))]
         return op
 
     def _step(self, spec: Spec) -> Op | None:
         waiting = any(not out.launched for out in spec.passes)
-        if waiting and self.rng.random() < 0.7:
+        if waiting and self._random() < 0.7:
             return BeginStep()
         if spec.steps:
             return EndStep()
-        return BeginStep() if self.rng.random() < 0.1 else None
+        return BeginStep() if self._random() < 0.1 else None
 
     def _match(self, spec: Spec) -> Op | None:
-        if self.rng.random() < 0.3:
-            sequence = self._pick(s for s in spec.live.values() if s.computed == 0 and s.path[-1] in spec.hits)
+        if self._random() < 0.3:
+            sequence = self._pick([s for s in spec.live.values() if s.computed == 0 and s.path[-1] in spec.hits])
             if sequence is not None:
                 return Match(sequence.seq)
-        sequence = self._pick(s for s in spec.live.values() if s.computed == 0)
+        sequence = self._pick([s for s in spec.live.values() if s.computed == 0])
         return None if sequence is None else Match(sequence.seq)
 
     def _extend(self, spec: Spec) -> Op | None:
-        sequence = self._pick(s for s in spec.live.values() if s.out is None and s.computed < len(s.known))
+        sequence = self._pick([s for s in spec.live.values() if s.out is None and s.computed < len(s.known)])
         if sequence is None:
             return None
         left = len(sequence.known) - sequence.computed
-        habit = self.rng.random()
+        habit = self._random()
         if habit < 0.5:
             count = left
         elif habit < 0.8:
-            count = self.block_size - sequence.computed % self.block_size + self.rng.choice((-1, 0, 0, 1))
+            count = self.block_size - sequence.computed % self.block_size + self._any((-1, 0, 0, 1))
         else:
-            count = self.rng.randint(1, left)
+            count = self._between(1, left)
         count = max(1, min(count, left))
         drafts: Tokens = ()
-        if sequence.computed and count == left and self.rng.random() < self._draft_rate:
-            drafts = self._continuation(sequence, self.rng.randint(1, self.block_size + 1))
+        if sequence.computed and count == left and self._random() < self._draft_rate:
+            drafts = self._continuation(sequence, self._between(1, self.block_size + 1))
             self._said.append((*sequence.known, *drafts))
         op = Extend(sequence.seq, count, drafts)
-        waiting = self._pick(s for s in spec.live.values() if s.computed == 0 and s is not sequence)
-        if self.capabilities.prefix and waiting is not None and spec.exhausted(op) and self.rng.random() < 0.5:
+        waiting = self._pick([s for s in spec.live.values() if s.computed == 0 and s is not sequence])
+        if self.capabilities.prefix and waiting is not None and spec.exhausted(op) and self._random() < 0.5:
             # What fails must change nothing, not even what another sequence could match.
             self._plan.clear()
             self._plan += [op, Match(waiting.seq)]
@@ -386,11 +389,11 @@ class Swarm:
         return op
 
     def _commit(self, spec: Spec) -> Op | None:
-        sequence = self._pick(s for s in spec.live.values() if s.out is not None and s.out.finished)
+        sequence = self._pick([s for s in spec.live.values() if s.out is not None and s.out.finished])
         if sequence is None or sequence.out is None:
             return None
         drafts = sequence.out.drafts
-        accepted = self.rng.choice((0, len(drafts), self.rng.randint(0, len(drafts)), self.rng.randint(0, len(drafts))))
+        accepted = self._any((0, len(drafts), self._between(0, len(drafts)), self._between(0, len(drafts))))
         if drafts:
             self._say_mistakes(sequence, drafts, accepted)
         return Commit(sequence.seq, accepted)
@@ -412,21 +415,21 @@ class Swarm:
         self._beliefs = [(seq, (*believed, *tokens) if seq == sequence.seq else believed) for seq, believed in self._beliefs]
 
     def _append(self, spec: Spec) -> Op | None:
-        sequence = self._pick(s for s in spec.live.values() if s.out is None and (s.computed == len(s.known) or self.rng.random() < 0.1))
+        sequence = self._pick([s for s in spec.live.values() if s.out is None and (s.computed == len(s.known) or self._random() < 0.1)])
         if sequence is None:
             return None
-        tokens = self._continuation(sequence, self.rng.choice((1, 1, 1, 2, self.block_size, self.block_size + 1)))
+        tokens = self._continuation(sequence, self._any((1, 1, 1, 2, self.block_size, self.block_size + 1)))
         self._said.append((*sequence.known, *tokens))
         self._learn(sequence, tokens)
-        if sequence.computed == len(sequence.known) and self.rng.random() < 0.5:
+        if sequence.computed == len(sequence.known) and self._random() < 0.5:
             self._plan_pass(sequence, len(tokens), (*sequence.known, *tokens))
         return Append(sequence.seq, tokens)
 
     def _plan_pass(self, sequence: Sequence, count: int, known: Tokens) -> None:
         """A pass over all that `sequence` will know then, often with drafts."""
         drafts: Tokens = ()
-        if sequence.computed and self.rng.random() < self._draft_rate:
-            drafts = self._tokens(self.rng.randint(1, self.block_size + 1))
+        if sequence.computed and self._random() < self._draft_rate:
+            drafts = self._tokens(self._between(1, self.block_size + 1))
             self._said.append((*known, *drafts))
         self._plan.clear()
         self._plan.append(Extend(sequence.seq, count, drafts))
@@ -438,11 +441,11 @@ class Swarm:
         for sequence in ready:
             out = sequence.out
             assert out is not None, "it was chosen for having a pass out"
-            accepted = self.rng.randint(0, len(out.drafts))
+            accepted = self._between(0, len(out.drafts))
             token = self._token()
             known = (*sequence.known, *out.drafts[:accepted], token)
             self._plan += [Commit(sequence.seq, accepted), Append(sequence.seq, (token,))]
-            drafts = self._tokens(self.rng.randint(1, self.block_size + 1)) if self.rng.random() < self._draft_rate else ()
+            drafts = self._tokens(self._between(1, self.block_size + 1)) if self._random() < self._draft_rate else ()
             self._said.append((*known, *drafts))
             extends.append(Extend(sequence.seq, 1, drafts))
         waiting = [s for s in spec.live.values() if s.out is None and s.computed < len(s.known)]
@@ -451,20 +454,20 @@ class Swarm:
             self._plan += [BeginStep(), EndStep()]
 
     def _truncate(self, spec: Spec) -> Op | None:
-        sequence = self._pick(s for s in spec.live.values() if s.computed)
+        sequence = self._pick([s for s in spec.live.values() if s.computed])
         if sequence is None:
             return None
         length = self._length(sequence.computed)
-        if self.rng.random() < 0.5:
+        if self._random() < 0.5:
             self._plan_going_on(sequence, length)
-        if self.rng.random() < 0.5:  # what a cache that keeps forgotten tokens, or forgotten blocks, would believe after the next append
+        if self._random() < 0.5:  # what a cache that keeps forgotten tokens, or forgotten blocks, would believe after the next append
             self._believe(sequence, tuple(sequence.known))
             self._forgotten = (sequence.seq, tuple(sequence.known[: sequence.computed - sequence.computed % self.block_size]))
         return Truncate(sequence.seq, length)
 
     def _plan_going_on(self, sequence: Sequence, length: int) -> None:
         """After a truncation to `length` the sequence goes on at once, often past what it had before."""
-        tokens = self._tokens(self.rng.choice((1, self.block_size, sequence.computed - length + self.block_size)))
+        tokens = self._tokens(self._any((1, self.block_size, sequence.computed - length + self.block_size)))
         passes = (BeginStep(), EndStep()) if self.capabilities.steps else ()
         self._plan.clear()
         self._plan += [Append(sequence.seq, tokens), Extend(sequence.seq, len(tokens)), *passes, Commit(sequence.seq)]
@@ -473,48 +476,55 @@ class Swarm:
     def _fork(self, spec: Spec) -> Op | None:
         if len(spec.live) > MAX_LIVE:
             return None
-        parent = self._pick(s for s in spec.live.values() if s.out is None and (s.computed or self.rng.random() < 0.1))
+        parent = self._pick([s for s in spec.live.values() if s.out is None and (s.computed or self._random() < 0.1)])
         if parent is None:
             return None
         self.next_seq += 1
         return Fork(parent.seq, self.next_seq - 1)
 
     def _release(self, spec: Spec) -> Op | None:
-        sequence = self._pick(spec.live.values())
-        return None if sequence is None else Release(sequence.seq, self.rng.choice(RELEASE_REASONS))
+        sequence = self._pick(list(spec.live.values()))
+        return None if sequence is None else Release(sequence.seq, self._any(RELEASE_REASONS))
 
     def _release_and_squeeze(self, spec: Spec) -> Op | None:
         """Someone lets go of several blocks, in flight or not, and then a newcomer needs some of them: what goes first shows the policy."""
-        sequence = self._pick(s for s in spec.live.values() if s.computed > self.block_size)
+        sequence = self._pick([s for s in spec.live.values() if s.computed > self.block_size])
         if sequence is None:
             return None
         self._plan.clear()
         self._plan += [EndStep() for _ in spec.steps]
         self._squeeze_next = True
-        return Release(sequence.seq, self.rng.choice(RELEASE_REASONS))
+        return Release(sequence.seq, self._any(RELEASE_REASONS))
 
     def _release_again(self, spec: Spec) -> Op | None:
-        sequence = self._pick(s for s in spec.sequences.values() if s.gone or (s.computed == 0 and s.out is None))
-        return None if sequence is None else Release(sequence.seq, self.rng.choice(RELEASE_REASONS))
+        sequence = self._pick([s for s in spec.sequences.values() if s.gone or (s.computed == 0 and s.out is None)])
+        return None if sequence is None else Release(sequence.seq, self._any(RELEASE_REASONS))
 
     def _evict(self, spec: Spec) -> Op | None:
         rng = self.rng
         likely = sorted(spec.seen.books.cached or spec.owners)
-        blocks = likely if likely and rng.random() < 0.8 else range(self.num_blocks)
-        return Evict(tuple(rng.sample(blocks, min(len(blocks), rng.choice((1, 1, 2, 3))))))
+        blocks = likely if likely and self._random() < 0.8 else range(self.num_blocks)
+        return Evict(tuple(rng.sample(blocks, min(len(blocks), self._any((1, 1, 2, 3))))))
 
     def _reset(self, spec: Spec) -> Op | None:
         return Reset()
 
     def _swap(self, spec: Spec) -> Op | None:
-        sequence = self._pick(s for s in spec.live.values() if s.computed and s.out is None)
+        sequence = self._pick([s for s in spec.live.values() if s.computed and s.out is None])
         if sequence is None:
             return None
         return SwapIn(sequence.seq) if sequence.swapped else SwapOut(sequence.seq)
 
-    def _pick(self, among: Iterable[Sequence]) -> Sequence | None:
-        found = list(among)
-        return self.rng.choice(found) if found else None
+    # -- choices ------------------------------------------------------------------------------------------------------------------------------------------
+
+    def _pick(self, among: list[Sequence]) -> Sequence | None:
+        return among[int(self._random() * len(among))] if among else None
+
+    def _any(self, among: Many[Value]) -> Value:
+        return among[int(self._random() * len(among))]
+
+    def _between(self, low: int, high: int) -> int:
+        return low + int(self._random() * (high - low + 1))
 
 
 def _move_digit(one: int, two: int) -> tuple[int, int]:

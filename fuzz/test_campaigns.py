@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,17 +21,19 @@ from toys import DoubleFree, Faulty, Leaky, Toy
 from toys_more import Deaf, Dying
 
 from kvproof.fuzz.bugs import BUGS
+from kvproof.fuzz.campaigns import conductor as conductor_module
 from kvproof.fuzz.campaigns import devices
 from kvproof.fuzz.campaigns.apart import ends_its_process, seed_apart
 from kvproof.fuzz.campaigns.conductor import Conductor, Plan
 from kvproof.fuzz.campaigns.crew import LocalCrew
-from kvproof.fuzz.campaigns.faults import HarnessBroken
+from kvproof.fuzz.campaigns.examples import FRONT, Relay
+from kvproof.fuzz.campaigns.faults import BadStore, HarnessBroken
 from kvproof.fuzz.campaigns.findings import distinct, finding_of, identity, shape
 from kvproof.fuzz.campaigns.orders import Job, Lost, Order, Result
 from kvproof.fuzz.campaigns.outcome import report_of, situations_of
 from kvproof.fuzz.campaigns.prune import cover, prune
 from kvproof.fuzz.campaigns.records import Record, collected, merge, totals
-from kvproof.fuzz.campaigns.store import Store, untouched
+from kvproof.fuzz.campaigns.store import Store, directory, untouched
 from kvproof.fuzz.campaigns.work import Worker
 from kvproof.fuzz.engine import Search, Tally, run_kept, run_program
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
@@ -188,8 +192,6 @@ conductor = run_campaign("toy", store=new_store(database=directory(Path(sys.argv
 
 
 def test_a_campaign_that_is_killed_goes_on_where_it_stopped(tmp_path):
-    from kvproof.fuzz.campaigns.store import directory
-
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([sys.executable, "-c", CAMPAIGN, str(tmp_path)], env=environment)
     until = time.monotonic() + 60
@@ -426,3 +428,73 @@ def test_half_a_value_in_the_store_is_left_out():
     store.keep(program(Admit(0, (1,))))
     store.database.save(store._of_target("corpus"), b'{"kvproof":1,"tar')
     assert len(store.corpus()) == 1
+
+
+# -- Hypothesis examples ----------------------------------------------------------------------------------------------------------------------------
+
+
+def machine_order(number, examples=()):
+    return Order(number, "machine", f"1:{number}", 1, examples=tuple(examples))
+
+
+def test_a_batch_of_the_machine_brings_its_best_examples_and_the_next_begins_with_them(monkeypatch):
+    worker = Worker(Job("toy", 10.0), find, "c", lambda _: None)
+    first = worker.do(machine_order(0))
+    assert first.examples
+    assert first.record.programs > 1
+
+    fetched = []
+    monkeypatch.setattr(Relay, "fetch", lambda self, key: fetched.append(key) or (sorted(first.examples) if key.endswith(FRONT) else []))
+    second = worker.do(machine_order(1, first.examples))
+    assert any(key.endswith(FRONT) for key in fetched)
+    assert second.record.programs > 1
+
+
+def test_a_campaign_keeps_the_examples_of_hypothesis_in_its_store_and_goes_on_from_them(monkeypatch):
+    monkeypatch.setattr(conductor_module, "MACHINE_EVERY", 1)
+    monkeypatch.setattr(conductor_module, "MOST_EXAMPLES", 5)
+    store = new_store()
+    conductor = run_campaign("toy", store=store, seconds=1.0)
+    assert 0 < len(store.examples()) <= 5
+    assert set(store.examples()) == conductor.examples
+
+    given = []
+    again = run_campaign("toy", store=store, seconds=0.5, disturb=lambda conductor, crew: given.extend(conductor.out.values()))
+    assert any(order.kind == "machine" and order.examples for order in given)
+    assert again.records.keys() >= conductor.records.keys()
+
+
+def test_what_hypothesis_drops_leaves_the_store():
+    relay = Relay([b"a", b"b"])
+    relay.save(b"key.pareto", b"c")
+    relay.delete(b"key.pareto", b"a")
+    relay.save(b"key", b"of this run alone")
+    assert sorted(relay.fetch(b"other key.pareto")) == [b"b", b"c"]
+    assert (relay.kept, relay.dropped) == ((b"c",), (b"a",))
+
+
+# -- the store --------------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_value_that_was_cut_off_is_written_again(tmp_path):
+    database = directory(tmp_path)
+    store = new_store(database=database)
+    record = Record("c", 0, "1:0", programs=3)
+    store.keep_record(record)
+    [file] = [path for path in tmp_path.glob("*/*") if path.read_bytes().startswith(b'{"campaign"')]
+    file.write_bytes(file.read_bytes()[:7])
+    assert new_store(database=directory(tmp_path)).records() == {}
+    new_store(database=directory(tmp_path)).keep_record(record)
+    assert new_store(database=directory(tmp_path)).records() == {("c", 0): record}
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_value(tmp_path, monkeypatch):
+    store = new_store(database=directory(tmp_path))
+
+    def full(self, place):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(BadStore, match="No space left on device"):
+        store.keep_record(Record("c", 0, "1:0"))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

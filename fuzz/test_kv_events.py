@@ -86,6 +86,14 @@ def test_what_a_stream_can_show_is_found(events, law, at, form, tmp_path):
     assert report.exit_status == 1
 
 
+def test_a_stream_is_judged_to_its_end(tmp_path):
+    events = [CLEARED, stored([11], [1, 2]), stored([11], [7, 7]), stored([12], [3], 11), removed([12]), removed([99]), stored([14], [1])]
+    report = audit_events(write(tmp_path / "events", events, "json"))
+    found = [(breach.law, breach.operation) for breach in report.violations]
+    assert found == [("hit-is-true-prefix", 2), ("published-is-committed", 3), ("events-replay-index", 5)]
+    assert report.operations == len(events)
+
+
 def test_a_stream_that_begins_in_the_middle_accuses_nobody(tmp_path):
     report = audit_events(write(tmp_path / "events", [removed([5]), stored([6], [1, 2], 5)], "json"))
     assert report.verdict == "proved"

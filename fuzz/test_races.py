@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import click.core
 import msgspec
 import pytest
 
@@ -13,6 +14,7 @@ from kvproof.fuzz.races.bugs import RACES
 from kvproof.fuzz.races.history import Run
 from kvproof.fuzz.races.linear import SetupBroken, linearise
 from kvproof.fuzz.races.scenarios import Scenario, catalogue, random_scenario
+from kvproof.impl.production import cache as production_cache
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
 from kvproof.models.ops import Admit, BeginStep, Commit, EndStep, Extend, Match, Release, Reset
 from kvproof.models.spec import OutOfBlocksSeen, Raised
@@ -230,6 +232,34 @@ def test_random_scenarios_are_drawn_from_the_seed():
     assert {Extend, Match, Release, Commit, EndStep, BeginStep, Reset} <= used
 
 
+def test_switches_come_where_the_cache_is_and_nowhere_else(tmp_path, monkeypatch):
+    (tmp_path / "adapter_of_races.py").write_text("import click\nfrom cache_of_races import Cache\n\nclass Adapter(Cache):\n    pass\n")
+    (tmp_path / "cache_of_races.py").write_text("class Cache:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import adapter_of_races
+
+    traced = explore.traced_files(adapter_of_races.Adapter)
+    assert traced(adapter_of_races.__file__)
+    assert traced(str(tmp_path / "cache_of_races.py"))
+    assert traced(click.core.__file__)  # an installed package that the adapter imports
+    assert traced(production_cache.__file__)
+    assert not traced(pytest.__file__)
+    assert not traced(threading.__file__)
+    assert not traced(explore.__file__)
+
+
+@pytest.mark.usefixtures("scheduled")
+def test_a_launch_that_raises_leaves_nothing_to_complete():
+    class NeverLaunches(ProductionAdapter):
+        def begin_step(self):
+            raise RuntimeError("no launch")
+
+    scenario = Scenario("", "", (Admit(0, (0, 1)),), ((Extend(0, 2), BeginStep(), EndStep(0)), ()))
+    outcome = explore.explore(scenario, NeverLaunches, mode="random", seconds=0.05)
+    assert outcome.kind == "race", outcome
+    assert msgspec.json.encode(outcome)
+
+
 # -- the scheduler --------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -248,6 +278,19 @@ def test_the_plan_says_who_runs_how_far():
     baton.Baton([lambda: work("a"), lambda: work("b")], here).run([(0, 3), (1, 1000)])
     assert seen.index("b") > 0
     assert seen[-1] == "a"
+
+
+def test_a_switch_may_come_between_two_critical_sections():
+    lock, seen = baton.Lock(), []
+
+    def work(name):
+        with lock:
+            seen.append(name)
+        with lock:
+            seen.append(name)
+
+    baton.Baton([lambda: work("a"), lambda: work("b")], here, "lock").run([(0, 2), (1, 1000)])
+    assert seen == ["a", "b", "b", "a"]
 
 
 def test_locks_are_the_schedulers():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import types
 
 import msgspec
@@ -14,10 +15,14 @@ from kvproof.fuzz import shrink as shrink_module
 from kvproof.fuzz.bugs import BUGS as SEEDED
 from kvproof.fuzz.engine import Search, Tally, run_seed
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
+from kvproof.fuzz.runnable import runnable
 from kvproof.fuzz.shrink import Candidate, Shrinker, breaks, shrink, shrink_fault
+from kvproof.fuzz.simpler import merged
+from kvproof.fuzz.swarm import Swarm
 from kvproof.impl.checker import AdapterFault, read_capabilities
-from kvproof.models.ops import Admit, Append, Commit, Evict, Extend, Fork, Match, Release, Truncate
-from kvproof.properties.lockstep import run
+from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter
+from kvproof.models.ops import Admit, Append, Commit, EndStep, Evict, Extend, Fork, Match, Release, SwapIn, Truncate
+from kvproof.properties.lockstep import Lockstep, run
 
 
 class WholePrompt(Everything):
@@ -256,6 +261,51 @@ def test_a_fork_and_its_history_become_one_request():
     )
     result = shrink(program, SEEDED["published-tail-written-in-place"].adapter)
     assert [type(op) for op in result.ops] == [Admit, Extend, Commit, Truncate, Append, Extend, Admit, Extend]
+
+
+def test_what_a_fork_learns_can_be_known_to_its_parent_from_the_start():
+    ops = (Admit(0, (5,)), Fork(0, 1), Append(1, (6, 7)), Extend(1, 3))
+    proposed = [candidate.ops for candidate in merged(Candidate(PoolConfig(4, 2), ops), read_capabilities(Toy))]
+    assert (Admit(0, (5, 6, 7)), Fork(0, 1), Extend(1, 3)) in proposed
+
+
+def test_operations_that_cannot_run_are_no_other_program():
+    ops = (
+        Extend(0, 1),
+        Admit(1, (5,)),
+        Commit(1),
+        Admit(1, (6,)),
+        Fork(2, 3),
+        EndStep(),
+        Extend(1, 1),
+        Release(1, "finish"),
+        Append(1, (7,)),
+    )
+    assert runnable(ops) == (Admit(1, (5,)), Extend(1, 1), Release(1, "finish"))
+    shrinker = Shrinker(DoubleFree, lambda result: False, seconds=10)
+    for some in (ops, runnable(ops), (*runnable(ops), SwapIn(1))):
+        shrinker._try(Candidate(PoolConfig(4, 2), some))
+    assert shrinker.runs == 1
+
+
+@pytest.mark.parametrize("adapter", [ProductionAdapter, HybridAdapter])
+def test_whatever_runs_counts_as_runnable(adapter):
+    """On a real cache: what is left out of a random program would have been skipped."""
+    for program in range(30):
+        rng = random.Random(f"runnable:{program}")
+        ops = list(swarm_ops(adapter, rng))
+        rng.shuffle(ops)
+        whole = run(ops, adapter, num_blocks=8, block_size=2)
+        assert whole.ran == run(runnable(ops), adapter, num_blocks=8, block_size=2).ran
+
+
+def swarm_ops(adapter, rng):
+    """The operations of one program of the swarm."""
+    lockstep = Lockstep(adapter, num_blocks=8, block_size=2)
+    swarm = Swarm(rng, lockstep.capabilities, num_blocks=8, block_size=2)
+    while (op := swarm.next(lockstep.spec)) is not None:
+        lockstep.do(op)
+    return lockstep.ops
 
 
 def test_a_program_that_only_a_detour_makes_shorter_is_made_shorter():

@@ -98,7 +98,7 @@ def test_nearly_every_operation_is_enabled(target):
 def test_every_kind_of_operation_appears_where_everything_is_claimed(whole):
     kinds = Counter(type(op) for program in whole for op in program.ops)
     assert set(kinds) == set(OP_TYPES)
-    assert min(kinds.values()) >= 10, kinds
+    assert min(kinds.values()) >= 5, kinds
 
 
 def test_drafts_are_made_and_accepted_whole_in_part_and_not_at_all(synchronous):

@@ -204,6 +204,46 @@ def test_books_that_are_looked_at_now_and_then_are_judged(tmp_path):
         assert [(breach.law, breach.operation) for breach in report.violations] == ([("no-leak", 3)] if lost else [])
 
 
+class Counts(SynchronousAdapter):
+    """Shows its counter of free blocks too; it is right until `off` says otherwise."""
+
+    off = 0
+
+    def snapshot(self):
+        shot = super().snapshot()
+        return msgspec.structs.replace(shot, free_count=len(shot.free) + self.off)
+
+
+def test_the_counter_of_free_blocks_is_recorded_and_judged(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    pool = {"num_blocks": 8, "block_size": 2}
+    with record(Counts(**pool), path, **pool) as cache:
+        cache.admit(0, (5, 6, 7))
+        cache.extend(0, 3)
+        cache.commit(0)
+        cache.recorded.off = 1
+        cache.append(0, (8,))
+    lines = path.read_text().splitlines()
+    assert json.loads(lines[0])["sees"]["free_count"] == "always"
+    assert [json.loads(line).get("free_count") for line in lines[1:-1]] == [8, 6, None, 7]
+    assert [seen.books.free_count for _, seen in read_trace(path)] == [8, 6, 6, 7]
+    (breach,) = audit(path).violations
+    assert (breach.law, breach.operation) == ("pool-conserved", 3)
+    assert breach.reason == "the cache counts 7 free blocks after append, but its free list has 6"
+
+
+def test_a_trace_of_a_later_release_may_carry_fields_that_this_one_does_not_know(small):
+    header, first, *rest = small.read_bytes().splitlines(keepends=True)
+    told, line = json.loads(header), json.loads(first) | {"tiers": [1, 2]}
+    changed = json.dumps(line).encode() + b"\n"
+    small.write_bytes(header + changed + b"".join(rest))
+    with pytest.raises(BadTrace, match="line 2 is damaged: Object contains unknown field `tiers`"):
+        audit(small)
+    told["sees"]["tiers"] = "sometimes"
+    small.write_bytes(json.dumps(told).encode() + b"\n" + changed + b"".join(rest))
+    assert audit(small).verdict == "proved"
+
+
 def test_memory_of_a_recorder_is_bounded(tmp_path):
     with Recorder(tmp_path / "t.jsonl", num_blocks=8, block_size=2, buffer_operations=50) as recorder:
         for seq in range(500):

@@ -103,6 +103,13 @@ class CacheAdapter:
         """Needs `events`. What was stored, removed and cleared since the last call, in order."""
         _missing(type(self), "take_events")
 
+    def raised_by_cache(self, error: Exception) -> bool:
+        """Whether `error`, which an operation raised, is the cache's own failure, such as an assertion of its own, and not this adapter's.
+
+        No by default: the suite then takes it for the adapter's. An adapter to a cache whose code can be told from its own may know better.
+        """
+        return False
+
 
 def _missing(cls: type, method: str) -> NoReturn:
     raise NotImplementedError(f"{cls.__qualname__} does not define {method}()")

@@ -32,7 +32,7 @@ from kvproof.models.ops import (
     Truncate,
 )
 from kvproof.models.outcomes import Differs, Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
-from kvproof.models.spec import Outcome, OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.spec import Died, Outcome, OutOfBlocksSeen, Raised, RefusedSeen
 from kvproof.models.state import Books, Table, Tables
 
 REQUIRED: Final = ("admit", "extend", "commit", "append", "release", "block_table")
@@ -51,13 +51,16 @@ CLAIMED: Final[dict[str, tuple[str, ...]]] = {
 """The methods that each claimed capability needs."""
 
 _PLAIN: Final = frozenset({int, type(None)})
+_INTEGERS: Final = frozenset({int})
 
 _LISTS: Final = frozenset({list, tuple})
-_PLAIN_BLOCKS: Final = frozenset({tuple, set, frozenset, type(None)})
-_PLAIN_COUNTS: Final = frozenset({dict, type(None)})
+_SETS: Final = frozenset({set, frozenset})
+_COLLECTIONS: Final = _LISTS | _SETS
 """Types that can be read and compared without running any code of the adapter's."""
 
-POLICIES: Final = ("lru", "tight", "exact", "rewrites")
+NO_GRANT: Final = Grant()
+
+POLICIES: Final = ("lru", "tight", "exact", "rewrites", "groups-together", "groups-in-turn")
 
 
 class AdapterFault(Exception):
@@ -65,11 +68,12 @@ class AdapterFault(Exception):
 
 
 class Raises(AdapterFault):
-    """The adapter raised an exception of its own."""
+    """The adapter raised an exception of its own, or of the cache's: `by_cache`."""
 
-    def __init__(self, message: str, error: str) -> None:
+    def __init__(self, message: str, error: str, *, by_cache: bool = False) -> None:
         super().__init__(message)
         self.error = error
+        self.by_cache = by_cache
 
 
 class Hung(BaseException):
@@ -81,7 +85,9 @@ def read_capabilities(target: type) -> Capabilities:
     name = target.__qualname__
     method = getattr(target, "capabilities", None)
     if not callable(method):
-        raise AdapterFault(f"{name} has no capabilities(); give it a classmethod that returns kvproof.Capabilities.")
+        raise AdapterFault(
+            f"{name} has no capabilities(); give it a classmethod that returns kvproof.Capabilities for a cache, or kvproof.KernelCapabilities for kernels."
+        )
     try:
         claimed = method()
     except NotImplementedError:
@@ -211,10 +217,16 @@ class Checked:
         except Refused as refused:
             return RefusedSeen(str(refused))
         except (Exception, SystemExit) as error:
+            by_cache = self._by_cache(error)
             if isinstance(op, Release):
-                return Raised(_told(error))
-            mend = "; a cache that has no room raises kvproof.OutOfBlocks" if isinstance(op, Extend | Fork) else ""
-            raise Raises(f"{call_of(op)} raised {_told(error)}{mend}.", _told(error)) from error
+                return Died(_told(error)) if by_cache else Raised(_told(error))
+            mend = "; a cache that has no room raises kvproof.OutOfBlocks" if isinstance(op, Extend | Fork) and not by_cache else ""
+            raise Raises(f"{call_of(op)} raised {_told(error)}{mend}.", _told(error), by_cache=by_cache) from error
+
+    def _by_cache(self, error: BaseException) -> bool:
+        """Whether the adapter says that the cache itself failed. Adapters need not derive from CacheAdapter."""
+        asked = getattr(self.adapter, "raised_by_cache", None)
+        return asked is not None and isinstance(error, Exception) and bool(asked(error))
 
     def _admit(self, op: Admit) -> None:
         self._nothing(op, self.adapter.admit(op.seq, op.prompt, op.namespace))
@@ -271,31 +283,39 @@ class Checked:
 
     def tables(self, seq: int, before: Tables = ()) -> Tables:
         """The block table of `seq` in every group. Where they are what they were `before`, that comes back: it was checked then."""
-        if self.groups == 1:  # most caches, and this is asked of every live sequence after every operation
-            found = self._table("block_table", seq, 0, before[0] if before else None)
-            return before if before and found is before[0] else (found,)
-        return tuple(self._table("block_table", seq, group, before[group] if before else None) for group in range(self.groups))
+        if self.groups > 1:
+            return tuple([self._table("block_table", seq, group) for group in range(self.groups)])
+        try:  # this is asked of every live sequence after every operation
+            raw = self.adapter.block_table(seq, 0)
+        except (Exception, SystemExit) as error:
+            raise AdapterFault(f"block_table({seq}, 0) raised {_told(error)}.") from error
+        if before and type(raw) in _LISTS and tuple(raw) == before[0]:
+            return before
+        return (self._read("block_table", seq, 0, raw),)
 
     def worker_tables(self, seq: int) -> Tables:
         """The device's block table of `seq` in every group."""
-        return tuple(self._table("worker_table", seq, group, None) for group in range(self.groups))
+        return tuple([self._table("worker_table", seq, group) for group in range(self.groups)])
 
     def books(self, before: Books | None = None) -> Books:
         """The cache's own books; empty where it claims none. Where they are what they were `before`, that comes back: it was checked then."""
         if not self.capabilities.snapshot:
             return Books()
-        shot = self._asked("snapshot()", self.adapter.snapshot)
+        try:
+            shot = self.adapter.snapshot()
+        except (Exception, SystemExit) as error:
+            raise AdapterFault(f"snapshot() raised {_told(error)}.") from error
         if not isinstance(shot, Snapshot):
             raise AdapterFault(f"snapshot() returned {_a(shot)}; it must return kvproof.Snapshot.")
-        if before is not None and _as_before(shot, before):
-            return before
-        return Books(
-            refcounts=None if shot.refcounts is None else self._counts(shot.refcounts),
-            free=None if shot.free is None else self._blocks("Snapshot.free", shot.free),
-            cached=None if shot.cached is None else frozenset(self._blocks("Snapshot.cached", shot.cached)) - self._nulls,
-            retiring=None if shot.retiring is None else frozenset(self._blocks("Snapshot.retiring", shot.retiring)) - self._nulls,
-            free_count=None if shot.free_count is None else self._counted_free(shot.free_count),
+        known = before or Books()
+        books = Books(
+            self._counts(shot.refcounts, known.refcounts),
+            self._free(shot.free, known.free),
+            self._set("Snapshot.cached", shot.cached, known.cached),
+            self._set("Snapshot.retiring", shot.retiring, known.retiring),
+            None if shot.free_count is None else self._counted_free(shot.free_count),
         )
+        return known if books == known else books
 
     def _counted_free(self, count: object) -> int:
         number = _index(count)
@@ -306,6 +326,8 @@ class Checked:
     def events(self) -> list[Event]:
         """The events since the last call."""
         taken = self._asked("take_events()", self.adapter.take_events)
+        if type(taken) in _LISTS and not taken:
+            return []
         if isinstance(taken, str) or not isinstance(taken, Iterable):
             raise AdapterFault(f"take_events() returned {_a(taken)}; it must return a sequence of kvproof.Event.")
         try:
@@ -328,13 +350,11 @@ class Checked:
         except (Exception, SystemExit) as error:
             raise AdapterFault(f"{call} raised {_told(error)}.") from error
 
-    def _table(self, method: str, seq: int, group: int, before: Table | None) -> Table:
-        try:
-            raw = getattr(self.adapter, method)(seq, group)
-        except (Exception, SystemExit) as error:
-            raise AdapterFault(f"{method}({seq}, {group}) raised {_told(error)}.") from error
-        if type(raw) in _LISTS and (table := tuple(raw)) == before:
-            return before
+    def _table(self, method: str, seq: int, group: int) -> Table:
+        return self._read(method, seq, group, self._asked(f"{method}({seq}, {group})", getattr(self.adapter, method), seq, group))
+
+    def _read(self, method: str, seq: int, group: int, raw: Any) -> Table:  # noqa: ANN401 -- an adapter may return anything
+        """A block table that an adapter returned, checked."""
         told = f"{method}({seq}, {group})"
         try:
             table = tuple(raw)
@@ -364,8 +384,8 @@ class Checked:
             raise AdapterFault(f"{where} holds block {number}, but the pool has blocks 0 to {self.num_blocks - 1}.")
         return number
 
-    def _blocks(self, where: str, blocks: object) -> tuple[int, ...]:
-        if isinstance(blocks, str) or not isinstance(blocks, Iterable):
+    def _blocks(self, where: str, blocks: Any) -> tuple[int, ...]:  # noqa: ANN401 -- an adapter may return anything
+        if type(blocks) not in _COLLECTIONS and (isinstance(blocks, str) or not isinstance(blocks, Iterable)):
             raise AdapterFault(f"{where} is {_a(blocks)}; it must be a collection of block ids.")
         try:
             listed = tuple(blocks)
@@ -373,16 +393,31 @@ class Checked:
             raise AdapterFault(f"{where} could not be read: {_told(error)}.") from error
         return listed if None not in listed and self._plain(listed) else tuple(self._block(where, block) for block in listed)
 
-    def _counts(self, counts: object) -> dict[int, int]:
-        if not isinstance(counts, Mapping):
+    def _free(self, free: object, before: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        """One field of a snapshot, as the next two read others. Where it says, in plain types, what it said `before`, that comes back: it was checked then."""
+        if free is None:
+            return None
+        if type(free) in _LISTS and tuple(free) == before:  # type: ignore[arg-type]  # a list or a tuple
+            return before
+        return self._blocks("Snapshot.free", free)
+
+    def _set(self, where: str, blocks: object, before: frozenset[int] | None) -> frozenset[int] | None:
+        if blocks is None:
+            return None
+        if type(blocks) in _SETS and blocks == before:
+            return before
+        return frozenset(self._blocks(where, blocks)) - self._nulls
+
+    def _counts(self, counts: object, before: dict[int, int] | None) -> dict[int, int] | None:
+        if counts is None:
+            return None
+        if type(counts) is dict:
+            if counts == before:
+                return before
+            if None not in counts and self._plain(tuple(counts)) and _INTEGERS.issuperset(map(type, counts.values())):
+                return {block: count for block, count in counts.items() if count and block not in self._nulls}
+        elif not isinstance(counts, Mapping):
             raise AdapterFault(f"Snapshot.refcounts is {_a(counts)}; it must map block ids to counts.")
-        if (
-            None not in counts
-            and self._plain(tuple(counts))
-            and _PLAIN.issuperset(map(type, counts.values()))
-            and None not in counts.values()
-        ):
-            return {block: count for block, count in counts.items() if count and block not in self._nulls}
         checked = {}
         for block, count in counts.items():
             number = _index(count)
@@ -395,6 +430,8 @@ class Checked:
     def _grant(self, op: Op, grant: object) -> Grant:
         if not isinstance(grant, Grant):
             raise AdapterFault(f"{call_of(op)} returned {_a(grant)}; it must return kvproof.Grant.")
+        if grant == NO_GRANT and type(grant.adopted) is int:
+            return NO_GRANT
         copies = []
         for copy in self._iterable(op, "Grant.copies", grant.copies):
             if not isinstance(copy, tuple | list) or len(copy) != 3:
@@ -453,20 +490,6 @@ _DO: Final[dict[type[Op], Callable[..., Outcome]]] = {
     SwapOut: Checked._swap_out,
     SwapIn: Checked._swap_in,
 }
-
-
-def _as_before(shot: Snapshot, before: Books) -> bool:
-    """Whether a snapshot, in the plain types of most adapters, says what the books said before."""
-    free = tuple(shot.free) if isinstance(shot.free, list) else shot.free
-    return (
-        type(shot.refcounts) in _PLAIN_COUNTS
-        and {type(free), type(shot.cached), type(shot.retiring)} <= _PLAIN_BLOCKS
-        and free == before.free
-        and shot.refcounts == before.refcounts
-        and shot.cached == before.cached
-        and shot.retiring == before.retiring
-        and shot.free_count == before.free_count
-    )
 
 
 def _index(value: object) -> int | None:

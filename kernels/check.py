@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from kvproof.kernels.contract import FEATURES, KernelCapabilities, PagedKernels, validate
+from kvproof.kernels.contract import FEATURES, MOVES, KernelCapabilities, PagedKernels, validate
 from kvproof.kernels.foreign.sources import MissingEngineError
 from kvproof.kernels.laws.cases import Case, generate, simpler, sweep
 from kvproof.kernels.laws.judges import LAWS, SENTENCES, Judgement, Law
@@ -35,10 +35,14 @@ STOPPED_SECONDS = 1.0
 MIN_CASES = 12
 """Judged whatever the budget, unless a law is broken: a slow machine must not turn a check into a formality."""
 
-ANSWERS = ("paged-equals-contiguous", "quantised-within-bound", "copy-is-complete")
+ANSWERS = ("paged-equals-contiguous", "quantised-within-bound", "copy-is-complete", "relayout-is-bijection")
 """The laws that a call which does not return breaks, whichever applies to it: they say what it should have answered."""
 
-_NEEDS = {"copy-is-complete": {"copy"}, "quantised-within-bound": {"fp8", "int8"}}
+_NEEDS = {
+    "copy-is-complete": {"copy"},
+    "relayout-is-bijection": set(MOVES),
+    "quantised-within-bound": {"fp8", "fp8-token", "int8", "low-bits"},
+}
 
 
 @dataclasses.dataclass

@@ -10,7 +10,8 @@ exact, t = 2^-10 for each operand of a tf32 dot and 0 without one, and n tokens,
     sum       |dS| / S <= sum_j |dw_j| / S + n u
     output    |do| <= sum_j |v_j| (|dw_j| + w_j ((n + 2) u + r + 2 t)) / S + |o| (|dS| / S + 2 u + e) + h
 
-(see Higham, Accuracy and Stability of Numerical Algorithms, chapter 3, for sums of products). A soft cap c makes of a score c tanh(s / c),
+(see Higham, Accuracy and Stability of Numerical Algorithms, chapter 3, for sums of products). Where an operand is itself a sum, as in the
+low-bit scheme, |k| and |v| are the sums of the magnitudes of its parts, so that it does not matter in which order they are added. A soft cap c makes of a score c tanh(s / c),
 whose slope is at most one; computing it adds 16 c u to |ds_j|. A sink is one more weight, without a value. Where scores and sums are kept
 in the input type (the feature `narrow-accumulation`), u is e instead. A kernel that keeps scores or sums in bfloat16 makes errors of 2^-9
 where the float32 bound allows some 1e-6.
@@ -92,15 +93,57 @@ def attend(
         blocks = block_tables[seq, : -(-length // pool.block_size)].long()
         k = keys[blocks].reshape(-1, *keys.shape[2:])[:length].repeat_interleave(ratio, 1)
         v = values[blocks].reshape(-1, *values.shape[2:])[:length].repeat_interleave(ratio, 1)
-        for at in range(rows):
-            position = length - rows + at
-            if length:
-                first = 0 if window is None else max(0, position - window + 1)
-                seen = slice(first, position + 1)
-                result = _row(query[row].double(), k[seen], v[seen], softmax, errors)
-                output[row], bound[row] = result
-            row += 1
+        if length:
+            part = slice(row, row + rows)
+            output[part], bound[part] = _rows(query[part].double(), Operands(k, v, k.abs(), v.abs()), window, softmax, errors)
+        row += rows
     return Expected(output, bound)
+
+
+@dataclasses.dataclass(frozen=True)
+class Operands:
+    """Keys `[n, heads, d]` and values `[n, heads, e]` float64 of one sequence, a head for each query head, and of each element the sum of the
+    magnitudes that it is made of.
+    """
+
+    key: torch.Tensor
+    value: torch.Tensor
+    key_size: torch.Tensor
+    value_size: torch.Tensor
+
+
+def attend_rows(
+    query: torch.Tensor,
+    operands: Operands,
+    *,
+    scale: float,
+    block: int,
+    operand_error: float,
+    window: int | None = None,
+    sinks: torch.Tensor | None = None,
+    soft_cap: float | None = None,
+    tf32: bool = False,
+    narrow: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and bound, `[rows, heads, e]`, of the last rows of one sequence: query `[rows, heads, d]`. `operand_error`: r of the formulas;
+    `block`: tokens between two rescalings.
+    """
+    rounding, underflow = half_ulp(query.dtype), float(torch.finfo(query.dtype).smallest_normal) * half_ulp(query.dtype)
+    sink = torch.full((query.shape[1],), -torch.inf, dtype=torch.float64) if sinks is None else sinks.double()
+    errors = _Errors(max(UNIT, rounding) if narrow else UNIT, rounding, operand_error, TF32 if tf32 else 0.0, underflow)
+    return _rows(query.double(), operands, window, _Softmax(scale, soft_cap, sink, block), errors)
+
+
+def _rows(
+    query: torch.Tensor, operands: Operands, window: int | None, softmax: _Softmax, errors: _Errors
+) -> tuple[torch.Tensor, torch.Tensor]:
+    length, found = len(operands.key), []
+    for at, row in enumerate(query):
+        position = length - len(query) + at
+        seen = slice(0 if window is None else max(0, position - window + 1), position + 1)
+        parts = Operands(operands.key[seen], operands.value[seen], operands.key_size[seen], operands.value_size[seen])
+        found.append(_row(row, parts, softmax, errors))
+    return torch.stack([output for output, _ in found]), torch.stack([bound for _, bound in found])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,12 +167,13 @@ class _Errors:
     underflow: float
 
 
-def _row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax: _Softmax, errors: _Errors) -> tuple[torch.Tensor, torch.Tensor]:
-    """One query row: q `[heads, d]`, k `[n, heads, d]`, v `[n, heads, e]`; output and bound `[heads, e]`."""
+def _row(q: torch.Tensor, operands: Operands, softmax: _Softmax, errors: _Errors) -> tuple[torch.Tensor, torch.Tensor]:
+    """One query row: q `[heads, d]`; output and bound `[heads, e]`."""
+    k, v = operands.key, operands.value
     n, _, d = k.shape
     u, operand = errors.unit, errors.operand + 2 * errors.truncation
     scores = torch.einsum("hd,nhd->nh", q, k) * softmax.scale
-    score_error = torch.einsum("hd,nhd->nh", q.abs(), k.abs()) * abs(softmax.scale) * ((d + 4) * u + operand)
+    score_error = torch.einsum("hd,nhd->nh", q.abs(), operands.key_size) * abs(softmax.scale) * ((d + 4) * u + operand)
     if softmax.soft_cap is not None:
         scores = softmax.soft_cap * torch.tanh(scores / softmax.soft_cap)
         score_error = score_error + 16 * softmax.soft_cap * u
@@ -143,6 +187,6 @@ def _row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax: _Softmax, e
     weight_error = share * relative + errors.underflow / total
     sink_error = torch.where(sink_weight > 0, 4 * u * (softmax.sink - top).abs() + rescaling, 0.0)
     sum_error = weight_error.sum(0) + sink_weight / total * sink_error + n * u
-    spread = torch.einsum("nh,nhd->hd", weight_error + share * ((n + 2) * u + operand), v.abs())
+    spread = torch.einsum("nh,nhd->hd", weight_error + share * ((n + 2) * u + operand), operands.value_size)
     bound = SECOND_ORDER * (spread + output.abs() * (sum_error.unsqueeze(-1) + 2 * u + errors.rounding)) + errors.underflow + TINY
     return output, bound

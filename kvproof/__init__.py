@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
+from kvproof.kernels.lowbit import LowBitPool, LowBitScheme
 from kvproof.models.capabilities import Capabilities, Group
 from kvproof.models.ops import Namespace
 from kvproof.models.outcomes import Differs, Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
@@ -25,6 +26,8 @@ __all__ = [
     "Hit",
     "KVPool",
     "KernelCapabilities",
+    "LowBitPool",
+    "LowBitScheme",
     "Namespace",
     "OutOfBlocks",
     "PagedKernels",

@@ -19,6 +19,7 @@ from kvproof.fuzz.reports.github import github_annotations
 from kvproof.fuzz.reports.junit import junit
 from kvproof.fuzz.reports.picture.html import html
 from kvproof.fuzz.reports.picture.sources import film_report
+from kvproof.fuzz.reports.sarif import sarif
 from kvproof.fuzz.reports.source import case_source, pytest_source
 from kvproof.fuzz.reports.steps import replay
 from kvproof.fuzz.verdicts import AT_FAULT, HELD, Finding, Report
@@ -66,7 +67,7 @@ class Answer:
             for line in github_annotations(report, self.stale):
                 terminal.verbatim(console, line)
 
-    def write(self, json_file: Path | None, junit_file: Path | None) -> None:
+    def write(self, json_file: Path | None, junit_file: Path | None, sarif_file: Path | None = None) -> None:
         """The report for machines."""
         if json_file is not None:
             text = msgspec.json.format(msgspec.json.encode(self.report), indent=2) + b"\n"
@@ -78,6 +79,9 @@ class Answer:
             sources = {exhibit.law: exhibit.source for exhibit in self.exhibits}
             suite = junit(self.report, sources, self.waivers, self.stale)
             self._written(junit_file, "--junit", lambda: write_whole(junit_file, suite))
+        if sarif_file is not None:
+            alerts = sarif(self.report, self.adapter)
+            self._written(sarif_file, "--sarif", lambda: write_whole(sarif_file, alerts))
 
     def draw(self, html_file: Path | None) -> None:
         """The report as a picture."""

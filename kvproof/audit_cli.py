@@ -1,6 +1,6 @@
 """The commands about recorded traces.
 
-kvproof audit trace.jsonl       which law it breaks, where, and what it can tell of the others
+kvproof audit trace.jsonl       which laws it breaks, where, and what it can tell of the others
 kvproof stats trace.jsonl       numbers for an operator
 kvproof export trace.jsonl      the same trace for Perfetto, or as ITF
 kvproof record failure.json     run a program, and write the trace of it
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=FILE)
 @click.option("--tolerant", is_flag=True, help="Go on after missing, doubled and damaged lines, with what can still be judged.")
+@click.option("--first", is_flag=True, help="End at the first broken law.")
 @click.option(
     "--format",
     "kind",
@@ -42,10 +43,12 @@ if TYPE_CHECKING:
 @click.option("--json", "json_file", type=OUTPUT, help="Write the report as JSON; - is stdout.")
 @click.option("--junit", "junit_file", type=FILE, help="Write the report as JUnit XML.")
 @HTML
-def audit(file: Path, kind: str, json_file: Path | None, junit_file: Path | None, html_file: Path | None, *, tolerant: bool) -> int:
-    """Judge the trace in FILE: which law it breaks, where, and of every other law what the trace can tell.
+def audit(
+    file: Path, kind: str, json_file: Path | None, junit_file: Path | None, html_file: Path | None, *, tolerant: bool, first: bool
+) -> int:
+    """Judge the trace in FILE: which laws it breaks, where each was broken first, and of every other law what the trace can tell.
 
-    A recording in several parts is named by its first one. The audit ends at the first broken law.
+    A recording in several parts is named by its first one. What may be a consequence of a broken law is not told as a fault of its own.
     """
     from kvproof.fuzz.reports.audited import audit_junit, show_audit
     from kvproof.fuzz.reports.figured import figures_line
@@ -53,9 +56,9 @@ def audit(file: Path, kind: str, json_file: Path | None, junit_file: Path | None
     to_stdout = json_file == Path("-")
     console = Output(stderr=to_stdout)
     with _bar(file) as on_progress:
-        report = _audited(file, kind, on_progress, tolerant=tolerant)
+        report = _audited(file, kind, on_progress, tolerant=tolerant, first=first)
     show_audit(console, report)
-    if report.figures is not None and not report.violations:
+    if report.figures is not None:
         figures_line(console, report.figures)
     if json_file is not None:
         _write_json(json_file, report)
@@ -67,13 +70,13 @@ def audit(file: Path, kind: str, json_file: Path | None, junit_file: Path | None
     return report.exit_status
 
 
-def _audited(file: Path, kind: str, on_progress: Callable[[int, int], None], *, tolerant: bool) -> AuditReport:
+def _audited(file: Path, kind: str, on_progress: Callable[[int, int], None], *, tolerant: bool, first: bool) -> AuditReport:
     from kvproof.fuzz import audit as auditing
     from kvproof.fuzz.traces.kv_events import audit_events, is_event_stream
 
     if kind in ("vllm", "sglang") or (kind == "auto" and is_event_stream(file)):
         return audit_events(file, tolerant=tolerant)
-    return auditing.audit(file, tolerant=tolerant, on_progress=on_progress)
+    return auditing.audit(file, tolerant=tolerant, first=first, on_progress=on_progress)
 
 
 @click.command()
@@ -83,10 +86,7 @@ def _audited(file: Path, kind: str, on_progress: Callable[[int, int], None], *, 
 @click.option("--plot", type=FILE, help="Draw what is shown over time into this .svg, .png or .pdf.")
 @click.option("--json", "json_file", type=OUTPUT, help="Write the numbers as JSON; - is stdout.")
 def stats(file: Path, bytes_per_token: int | None, plot: Path | None, json_file: Path | None, *, tolerant: bool) -> int:
-    """Numbers for an operator from the trace in FILE: fill, waste, fragmentation, hits, evictions, preemptions, durations.
-
-    They are counted up to the first broken law, if there is one.
-    """
+    """Numbers for an operator from the trace in FILE: fill, waste, fragmentation, hits, evictions, preemptions, durations."""
     from kvproof.fuzz import audit as auditing
     from kvproof.fuzz.reports.figured import plot_figures, show_figures
     from kvproof.fuzz.reports.terminal import say
@@ -102,7 +102,7 @@ def stats(file: Path, bytes_per_token: int | None, plot: Path | None, json_file:
     for breach in report.violations:
         say(
             console,
-            f"{breach.law} breaks at operation {breach.operation}, where the numbers end; `kvproof audit {file}` tells why.",
+            f"{breach.law} breaks at operation {breach.operation}; `kvproof audit {file}` tells why.",
             "bold red",
         )
     if plot is not None:

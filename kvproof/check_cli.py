@@ -18,7 +18,7 @@ from kvproof.engines import engine_words
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.reports import terminal, wording
 from kvproof.fuzz.waivers import DEFAULT_FILE
-from kvproof.options import FAILURE_FILES, FILE, HTML, OP_SECONDS, OUTPUT, budget_seconds, default_workers
+from kvproof.options import FAILURE_FILES, FILE, HTML, OP_SECONDS, OUTPUT, SARIF, budget_seconds, default_workers
 from kvproof.targets import BUILT_IN_WORDS, DEFAULT_TARGET, find_target
 
 
@@ -33,6 +33,7 @@ from kvproof.targets import BUILT_IN_WORDS, DEFAULT_TARGET, find_target
 @OP_SECONDS
 @click.option("--json", "json_file", type=OUTPUT, help="Write the report as JSON; - is stdout.")
 @click.option("--junit", "junit_file", type=FILE, help="Write the report as JUnit XML.")
+@SARIF
 @HTML
 @click.option("--waivers", "waivers_file", type=FILE, help=f"Known broken laws. [default: {DEFAULT_FILE}, if it exists]")
 @FAILURE_FILES
@@ -45,6 +46,7 @@ def check(
     op_seconds: float,
     json_file: Path | None,
     junit_file: Path | None,
+    sarif_file: Path | None,
     html_file: Path | None,
     waivers_file: Path | None,
     failures: Path,
@@ -92,7 +94,7 @@ def check(
                 )
     answer = Answer(report, adapter, waivers, failures, "--failures", op_seconds)
     answer.show(Output(stderr=to_stdout))
-    answer.write(json_file, junit_file)
+    answer.write(json_file, junit_file, sarif_file)
     answer.draw(html_file)
     return answer.status
 

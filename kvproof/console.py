@@ -12,6 +12,8 @@ import click
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, TextColumn
 
+from kvproof.fuzz.programs import BadFile
+
 LOG_COLUMNS: Final = 100
 """Width of output that goes to a file or a log and not to a terminal."""
 
@@ -23,6 +25,16 @@ class Unusable(ValueError):
 def complain(sentence: str) -> None:
     """One sentence on stderr."""
     click.echo(f"kvproof: {sentence}", err=True)
+
+
+def wrote(write: Callable[[], object]) -> bool:
+    """Write a file that a command was asked for besides its answer; whether it could be. Where it cannot, that is told, and the verdict stays."""
+    try:
+        write()
+    except BadFile as error:
+        complain(str(error))
+        return False
+    return True
 
 
 class Output(Console):

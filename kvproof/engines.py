@@ -12,7 +12,7 @@ from rich.table import Table
 from kvproof.console import Output
 from kvproof.fuzz.verdicts import HELD
 from kvproof.impl.foreign.registry import ENGINES, described, engine_adapter, find_release
-from kvproof.impl.foreign.releases import BadRelease, Release, installed
+from kvproof.impl.foreign.releases import BadRelease, Release, installed, is_known, no_engine
 from kvproof.impl.foreign.store import MANIFEST, Say, cache_folder, provide, read_manifest
 
 MEBIBYTE = 2**20
@@ -65,13 +65,18 @@ def fetch(releases: tuple[str, ...]) -> int:
             f"{release.engine.name} {release.version}: {manifest.files} files, {manifest.bytes / MEBIBYTE:.1f} MiB of {manifest.wheel} "
             f"({manifest.wheel_bytes / MEBIBYTE:.0f} MiB), in {folder}"
         )
+        if not is_known(release):
+            known = f"{release.engine.oldest} to {release.engine.newest}"
+            click.echo(
+                f"This release is not among those that are known ({known}); `kvproof check {release.name}` says whether its surface moved."
+            )
     return HELD
 
 
 def _asked(name: str) -> Release:
     release = find_release(name)
     if release is None:
-        raise BadRelease(f"There is no engine {name!r}; kvproof drives {', '.join(ENGINES)}. Write vllm==0.33.0, for example.")
+        raise BadRelease(f"{no_engine(name.partition('==')[0], ENGINES)} Write vllm==0.33.0, for example.")
     return release
 
 

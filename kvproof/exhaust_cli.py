@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
 import click
 import msgspec
 from rich.console import Console
 from rich.progress import TimeElapsedColumn
 
-from kvproof.console import Output, bar
+from kvproof.console import Output, bar, wrote
 from kvproof.fuzz.exhaust.picture import MOST_STATES, svg
 from kvproof.fuzz.exhaust.scope import SCOPES, Scope, sentence
 from kvproof.fuzz.exhaust.search import Search
-from kvproof.fuzz.programs import Program, keep_program, portable, write_whole, writing
+from kvproof.fuzz.programs import BadFile, keep_program, portable, write_whole, writing
 from kvproof.fuzz.reports.wording import counted, operation
 from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.models.laws import BY_NAME
 from kvproof.models.ops import OP_TYPES
-from kvproof.options import FAILURE_FILES, FILE
+from kvproof.options import BUDGET_TOO, FAILURE_FILES, FILE
 from kvproof.targets import DEFAULT_TARGET, BadTarget, find_target
+
+SAVE_SECONDS: Final = 60.0
+"""How often a search is saved while it runs: whatever kills it costs no more than that."""
+
+SAVE_SHARE: Final = 20
+"""Nor is more than one part in so many of the time spent on saving."""
 
 
 @click.command(short_help="Try every program of a small scope.")
@@ -46,6 +57,7 @@ from kvproof.targets import DEFAULT_TARGET, BadTarget, find_target
     "--without", multiple=True, metavar="OPERATION", help="Leave out an operation, by its name in programs; may be given several times."
 )
 @click.option("--seconds", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Stop after this time.")
+@BUDGET_TOO
 @click.option("--depth", type=click.IntRange(1, 1000), help="Stop after all programs of this many operations.")
 @click.option("--state", type=FILE, help="Keep the search in this file, and go on with it if it exists.")
 @click.option("--picture", type=FILE, help=f"Draw the state space as SVG, if it has at most {MOST_STATES} states.")
@@ -55,6 +67,7 @@ def exhaust(
     name: str,
     without: tuple[str, ...],
     seconds: float,
+    budget: float | None,
     depth: int | None,
     state: Path | None,
     picture: Path | None,
@@ -74,19 +87,19 @@ def exhaust(
         search = Search.load(state, adapter, where, scope, draw=picture is not None)
     else:
         search = Search(adapter, where, scope, draw=picture is not None)
-    _run(search, seconds, depth)
+    with stopped_by_signals(search):
+        _run(search, budget or seconds, depth, state)
     console = Output()
     for line in report(search, target):
         console.print(line, soft_wrap=True)
-    if state is not None:
-        with writing(state, "--state"):
-            search.save(state)
-    if picture is not None:
-        _draw(search, target, picture)
-    if search.failure is None:
-        return HELD
-    _keep(console, search.failure, failures)
-    return BROKEN if search.failure.violation is not None else AT_FAULT
+    written = [
+        wrote(lambda: _save(search, state)),
+        wrote(lambda: _draw(search, target, picture)),
+        wrote(lambda: _keep(console, search, failures)),
+    ]
+    if search.failure is not None:
+        return BROKEN if search.failure.violation is not None else AT_FAULT
+    return HELD if all(written) else AT_FAULT
 
 
 def _scope(name: str, without: tuple[str, ...], changes: dict[str, Any]) -> Scope:
@@ -99,12 +112,35 @@ def _scope(name: str, without: tuple[str, ...], changes: dict[str, Any]) -> Scop
     return msgspec.structs.replace(start, **given, without=start.without | set(without))
 
 
-def _run(search: Search, seconds: float, depth: int | None) -> None:
+@contextlib.contextmanager
+def stopped_by_signals(search: Search) -> Iterator[None]:
+    """Within it, Ctrl-C, or a request to terminate, ends the search as the end of its time would; a second one ends the process at once."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        search.stopping = True
+        signal.signal(number, before[signal.Signals(number)])
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(search: Search, seconds: float, depth: int | None, state: Path | None) -> None:
+    """Search, and keep what was searched now and then."""
+    saved, took = time.monotonic(), 0.0
     with bar("", None, TimeElapsedColumn()) as move:
         for progress in search.run(seconds=seconds, depth=depth):
             rate = progress.transitions / progress.seconds if progress.seconds else 0
             told = f"{progress.states:,} states, {progress.waiting:,} wait, depth {progress.depth}, {rate:,.0f} operations/s"
             move(description=told)
+            if state is not None and time.monotonic() - saved > max(SAVE_SECONDS, SAVE_SHARE * took):
+                begun = time.monotonic()
+                _save(search, state)
+                saved = time.monotonic()
+                took = saved - begun
 
 
 def report(search: Search, target: str) -> list[str]:
@@ -128,8 +164,9 @@ def report(search: Search, target: str) -> list[str]:
         lines.append(
             f"Not exhausted: every such program of up to {counted(complete, 'operation')} was tried; {states - search.done:,} of {counted(states, 'state')} wait."
         )
+    drained = "each new state in which nobody held anything was drained" if search.leaks_show else "each new state was drained"
     lines.append(
-        f"{tried:,} operations were tried on cache and spec together, {search.merged:,} of them led to a state that was known, and each new state was drained."
+        f"{tried:,} operations were tried on cache and spec together, {search.merged:,} of them led to a state that was known; {drained}."
     )
     lines.append(f"New states by number of operations: {' '.join(map(str, search.per_depth()))}. {search.seconds:.1f} s, {rate}.")
     exercised = sorted((law for law in search.exercised if law in BY_NAME), key=list(BY_NAME).index)
@@ -137,16 +174,27 @@ def report(search: Search, target: str) -> list[str]:
     return lines
 
 
-def _draw(search: Search, target: str, picture: Path) -> None:
+def _save(search: Search, state: Path | None) -> None:
+    if state is not None:
+        with writing(state, "--state"):
+            search.save(state)
+
+
+def _draw(search: Search, target: str, picture: Path | None) -> None:
+    if picture is None:
+        return
     if len(search.states) > MOST_STATES:
-        raise click.UsageError(f"{len(search.states):,} states are too many for a picture; draw a scope of at most {MOST_STATES}")
+        raise BadFile(f"{len(search.states):,} states are too many for a picture; draw a scope of at most {MOST_STATES}.")
     title = f"{target}: {len(search.states)} states of {sentence(search.scope, search.capabilities)}"
     drawn = svg(search, title).encode()
     with writing(picture, "--picture"):
         write_whole(picture, drawn)
 
 
-def _keep(console: Console, program: Program, failures: Path) -> None:
+def _keep(console: Console, search: Search, failures: Path) -> None:
+    program = search.failure
+    if program is None:
+        return
     with writing(failures, "--failures"):
         path = keep_program(failures, program.violation.law if program.violation else "fault", program)
     console.print(f"See it step by step: kvproof replay {path}", soft_wrap=True)

@@ -14,7 +14,7 @@ from kvproof.fuzz.traces.program import program_of
 from kvproof.fuzz.traces.read import is_trace
 from kvproof.fuzz.verdicts import Report
 from kvproof.impl.checker import read_capabilities
-from kvproof.targets import find_target
+from kvproof.targets import BadTarget, find_target
 
 
 def load(file: Path, target: str | None) -> tuple[Program, type, str]:
@@ -31,7 +31,7 @@ def load(file: Path, target: str | None) -> tuple[Program, type, str]:
         raise Unusable(
             f"{file} names the target {program.target}, a file that does not exist here; add where it is: kvproof replay {file} path/to/file.py:Class."
         )
-    adapter = find_target(program.target)
+    adapter = _target_of(program, file) if target is None else find_target(program.target)
     claimed = read_capabilities(adapter)
     recorded = is_trace(file)  # on a pool that the cache has had, whatever it lets the suite ask for
     if not recorded and (config.num_blocks > claimed.max_blocks or config.block_size not in claimed.block_sizes):
@@ -43,10 +43,23 @@ def load(file: Path, target: str | None) -> tuple[Program, type, str]:
     return program, adapter, title
 
 
+def _target_of(program: Program, file: Path) -> type:
+    """The target that a file names. Raises BadTarget: a trace may name what is no class that can be run here."""
+    try:
+        return find_target(program.target)
+    except BadTarget as error:
+        if not is_trace(file):
+            raise
+        raise BadTarget(
+            f"The trace {file} calls its cache {program.target!r}, which cannot be run here ({str(error).rstrip('.')}); name the adapter to run it on, as in "
+            f"`kvproof replay {file} path/to/file.py:Class`, or look at the trace as it was recorded with `kvproof open {file}`."
+        ) from error
+
+
 def program_in(file: Path) -> tuple[Program, str]:
     """The program that a program or failure file or a trace holds, or the first one of a report, and how it is called."""
     if is_trace(file):
-        return program_of(file), f"The operations of the trace {file}"
+        return program_of(file), f"The program of the trace {file}"
     report = report_in(file)
     if report is None:
         return read_program(file), f"The program in {file}"

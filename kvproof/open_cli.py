@@ -27,10 +27,12 @@ from kvproof.fuzz.programs import Program, local, portable, write_whole, writing
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.reports.picture.align import align
 from kvproof.fuzz.reports.picture.document import Document, Picture
+from kvproof.fuzz.reports.picture.events import event_document
 from kvproof.fuzz.reports.picture.html import html
 from kvproof.fuzz.reports.picture.sources import film_program, film_report
 from kvproof.fuzz.reports.picture.text import show_picture
 from kvproof.fuzz.reports.picture.traces import trace_document
+from kvproof.fuzz.traces.kv_events import is_event_stream
 from kvproof.fuzz.traces.read import is_trace
 from kvproof.fuzz.verdicts import EXIT_STATUS
 from kvproof.options import FILE
@@ -68,7 +70,7 @@ def open_picture(
     port: int,
     no_browser: bool,
 ) -> int:
-    """Open the picture of FILE: a failure file, a program, a trace, or a report of `check --json`. With a
+    """Open the picture of FILE: a failure file, a program, a trace, a stream of KV events, or a report of `check --json`. With a
     TARGET, what FILE did is run again on it; a trace without one is shown as it was recorded.
     """
     document = picture_file(file, target)
@@ -88,6 +90,8 @@ def picture_file(file: Path, target: str | None) -> Document:
     if target is None and is_trace(file):
         with _bar(file.name, file.stat().st_size) as move:
             return trace_document(file, on_progress=lambda read: move(completed=read))
+    if target is None and is_event_stream(file):
+        return event_document(file)
     report = report_in(file)
     if report is not None and target is None:
         return film_report(report, find_target(report.target))
@@ -129,12 +133,26 @@ def _compared(one: Document, other: Document) -> Document:
 
 def _show_text(document: Document, step: int | None) -> None:
     console = Output()
+    if step is not None:
+        _check_step(document, step)
+    if not document.pictures and not document.cases:
+        terminal.say(console, f"No law is broken, so there is no run to draw. {document.title}: {document.summary}")
+        if document.laws:
+            terminal.show_verdicts(console, document.laws, {})
     for picture in document.pictures:
         if len(document.pictures) > 1:
             console.rule(f"{picture.name} on {picture.target}")
         show_picture(console, picture, step=step)
     for case in document.cases:
         terminal.show_case(console, terminal.CaseExhibit(case.law, case.reason, case.case, case.source))
+
+
+def _check_step(document: Document, step: int) -> None:
+    """Raise Unusable where no run has this step."""
+    known = [number for picture in document.pictures for number in picture.numbers if number is not None]
+    if step not in known:
+        has = f"its steps are {min(known)} to {max(known)}" if known else "no operation ran"
+        raise Unusable(f"{document.title} has no step {step} to show: {has}.")
 
 
 def _bar(name: str, total: int) -> contextlib.AbstractContextManager[Callable[..., None]]:

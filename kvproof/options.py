@@ -22,6 +22,7 @@ Option = Callable[[Any], Any]
 
 OP_SECONDS: Final[Option] = click.option("--op-seconds", type=SECONDS, default=10.0, show_default=True, help="Time limit of one operation.")
 HTML: Final[Option] = click.option("--html", "html_file", type=FILE, help="Write the picture as an HTML page.")
+SARIF: Final[Option] = click.option("--sarif", "sarif_file", type=FILE, help="Write the findings as SARIF.")
 FAILURE_FILES: Final[Option] = click.option("--failures", type=FOLDER, default=FAILURES, show_default=True, help="Where failure files go.")
 
 
@@ -36,6 +37,16 @@ def budget_seconds(ctx: click.Context, param: click.Parameter, value: str) -> fl
         if math.isfinite(seconds) and seconds > 0:
             return seconds
     raise click.BadParameter(f"{value!r} is no budget; give {', '.join(BUDGETS)} or a number of seconds above 0", ctx, param)
+
+
+def _budget_if_any(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    return None if value is None else budget_seconds(ctx, param, value)
+
+
+BUDGET_TOO: Final[Option] = click.option(
+    "--budget", metavar="quick|ci|nightly|SECONDS", callback=_budget_if_any, help="The same as `kvproof check` takes, in place of the time."
+)
+"""For commands whose time has an option of another name."""
 
 
 def default_workers() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 import msgspec
 
@@ -16,13 +17,16 @@ def main() -> None:
     _take_over_locks(msgspec.json.decode(data)["mode"])
 
     from kvproof.fuzz.races.explore import explore
-    from kvproof.races_cli import Work, find_racing_target
+    from kvproof.races_cli import Work
+    from kvproof.targets import find_target
 
     work = msgspec.json.decode(data, type=Work)
-    target = find_racing_target(work.target)
+    target = find_target(work.target)
     with os.fdopen(answers, "wb") as out:
-        for scenario in work.scenarios:
-            outcome = explore(scenario, target, mode=work.mode, seconds=work.seconds, seed=work.seed)
+        deadline = time.monotonic() + work.seconds
+        for number, scenario in enumerate(work.scenarios):
+            share = (deadline - time.monotonic()) / (len(work.scenarios) - number)
+            outcome = explore(scenario, target, mode=work.mode, seconds=share, seed=work.seed)
             out.write(msgspec.json.encode(outcome) + b"\n")
             out.flush()
             if outcome.kind == "stuck":
@@ -31,10 +35,10 @@ def main() -> None:
 
 def _take_over_locks(mode: str) -> None:
     if mode == "dpor":
-        from frontrun.bytecode import patch_locks
+        from kvproof.fuzz.races import doors
 
-        patch_locks()
+        doors.install()
     elif mode == "random":
-        from kvproof.fuzz.races.baton import install
+        from kvproof.fuzz.races import baton
 
-        install()
+        baton.install()

@@ -26,7 +26,7 @@ def write_skeleton(path: Path) -> None:
         raise BadPlace(f"{path} does not end in .py, so it could not be checked; name a Python file.")
     if path.exists():
         raise BadPlace(f"{path} is there already and stays as it is; name a file that does not exist.")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(skeleton())
+    if not path.parent.is_dir():
+        raise BadPlace(f"There is no directory {path.parent} to write {path.name} to; create it, or name another place.")
+    with writing(path), path.open("x", encoding="utf-8") as file:
+        file.write(skeleton())

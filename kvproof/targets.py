@@ -1,7 +1,7 @@
 """From a name to the adapter that it means.
 
 A target is `module:Class`, `path/to/file.py:Class`, a name that kvproof brings along (`production`), a release of an engine (`vllm==0.33.0`), `bug:NAME` for a
-seeded bug of a cache, or `kernel-bug:NAME` for a seeded fault of kernels. What kind of target a class is, its contract says: see `kvproof.fuzz.kernels_check`.
+seeded bug of a cache, `kernel-bug:NAME` for a seeded fault of kernels, or `race-bug:NAME` for a cache that is wrong only where threads meet. What kind of target a class is, its contract says: see `kvproof.fuzz.kernels_check`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from kvproof.engines import find_engine
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.reports.wording import closest, joined
 from kvproof.impl.adapter import CacheAdapter
+from kvproof.impl.foreign.registry import ENGINES
 from kvproof.impl.foreign.releases import BadRelease
 
 BUILT_IN: Final[dict[str, str]] = {
@@ -58,6 +59,7 @@ DEFAULT_TARGET: Final = "production"
 
 BUG_REGISTRY: Final = "kvproof.fuzz.bugs"
 
+RACE_PREFIX: Final = "race-bug:"
 
 Loaded = TypeVar("Loaded")
 
@@ -72,6 +74,8 @@ def find_target(name: str) -> type:
         return _seeded_bug(name.removeprefix("bug:"))
     if name.startswith("kernel-bug:"):
         return _seeded_kernel_bug(name.removeprefix("kernel-bug:"))
+    if name.startswith(RACE_PREFIX):
+        return _seeded_race(name.removeprefix(RACE_PREFIX))
     engine = _engine(name)
     if engine is not None:
         return engine
@@ -96,8 +100,9 @@ def _unknown(name: str) -> str:
         return _directory(name)
     if name.removesuffix(":").endswith(".py") or Path(name).is_file():
         return f"The target {name} names no class; write {name.removesuffix(':')}:Adapter, if Adapter is your class."
-    near = difflib.get_close_matches(name, BUILT_IN, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"write module:Class, path/to/file.py:Class, or one of {', '.join(BUILT_IN)}."
+    engines = [engine for engine in ENGINES if engine.startswith(f"{name}-")]
+    near = engines or difflib.get_close_matches(name, [*BUILT_IN, *ENGINES], n=1, cutoff=0.5)
+    hint = f"did you mean {joined(near, 'or')}?" if near else f"write module:Class, path/to/file.py:Class, or one of {', '.join(BUILT_IN)}."
     return f"There is no target {name!r}; {hint}"
 
 
@@ -157,12 +162,18 @@ def _imported(name: str, load: Callable[[], Loaded]) -> Loaded:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise
         if error.name in kernels_check.EXTRA:
-            raise BadTarget(f"{name} cannot be imported. {kernels_check.missing([error.name])}") from error
+            raise BadTarget(kernels_check.missing([error.name], who=_called(name))) from error
         raise BadTarget(_raised(name, error)) from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise BadTarget(_raised(name, error)) from error
+
+
+def _called(module: str) -> str:
+    """What a user calls a module: the target that kvproof brings along, or the module itself."""
+    target = next((target for target, place in BUILT_IN.items() if place.partition(":")[0] == module), None)
+    return f"The target {module if target is None else target}"
 
 
 def _raised(name: str, error: BaseException) -> str:
@@ -230,6 +241,14 @@ def _seeded_kernel_bug(name: str) -> type:
     if kernels_check.missing():
         raise BadTarget(kernels_check.missing())
     return kernels_check.build_seeded(name)
+
+
+def _seeded_race(name: str) -> type:
+    from kvproof.fuzz.races.bugs import RACES
+
+    if name not in RACES:
+        raise BadTarget(f"There is no seeded race {name!r}; there are {joined(list(RACES))}.")
+    return RACES[name].adapter
 
 
 def _suggestion(name: str, names: Collection[str]) -> str:

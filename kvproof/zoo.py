@@ -16,9 +16,9 @@ import click
 from rich.progress import BarColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kvproof.console import Output, bar
+from kvproof.console import Output, bar, wrote
 from kvproof.fuzz.programs import write_whole, writing
-from kvproof.fuzz.verdicts import BROKEN, HELD
+from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD
 from kvproof.fuzz.zoo.case import Case, Outcome
 from kvproof.fuzz.zoo.cases import CASES, UNREACHED
 from kvproof.fuzz.zoo.keeper import SEARCH_SECONDS, judge_all
@@ -49,10 +49,15 @@ def zoo(names: tuple[str, ...], *, small: bool, seconds: float, markdown: Path |
             outcomes.append(outcome)
             move(advance=1)
     _show(outcomes)
-    if markdown is not None:
-        with writing(markdown, "--markdown"):
-            write_whole(markdown, page(outcomes).encode())
-    return BROKEN if any(outcome.trouble for outcome in outcomes) else HELD
+    written = markdown is None or wrote(lambda: _write_page(markdown, outcomes))
+    if any(outcome.trouble for outcome in outcomes):
+        return BROKEN
+    return HELD if written else AT_FAULT
+
+
+def _write_page(markdown: Path, outcomes: Sequence[Outcome]) -> None:
+    with writing(markdown, "--markdown"):
+        write_whole(markdown, page(outcomes).encode())
 
 
 def _chosen(names: Sequence[str], *, small: bool) -> list[Case]:
@@ -82,8 +87,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     fixed = case.fixed.rpartition("==")[2] or "none yet"
     if outcome.trouble:
         return case.name, case.what, "FAILED", case.faulty, fixed, how, "", ""
-    law = faulty.law or f"none: it raises {case.crash}"
-    return case.name, case.what, law, case.faulty, fixed, how, str(len(faulty.ops)), f"{faulty.seconds:.1f}"
+    return case.name, case.what, faulty.law, case.faulty, fixed, how, str(len(faulty.ops)), f"{faulty.seconds:.1f}"
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
@@ -93,8 +97,8 @@ def page(outcomes: Sequence[Outcome]) -> str:
     lines = [
         "# The zoo",
         "",
-        "Releases of real caches with known bugs. Each faulty release breaks a law that fits, or dies with the error that the table names; a release without the bug, where there is one, breaks none of",
-        "these laws in the same run: the same random programs and the shortest program that broke the other one. `kvproof zoo` runs it all again; releases are fetched where they are not here yet.",
+        "Releases of real caches with known bugs. Each faulty release breaks a law that fits; a release without the bug, where there is one, breaks none of these laws in the same run:",
+        "the same random programs and the shortest program that broke the other one. `kvproof zoo` runs it all again; releases are fetched where they are not here yet.",
         "",
         f"{caught} of {len(outcomes)} cases did what they have to, {generic} of them from random programs that know nothing of the bug. Written by",
         f"`kvproof zoo --markdown docs/zoo.md` on Python {platform.python_version()}, one core; the seconds are those of the search and of shrinking.",

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kvproof.models.layouts import blocks_for, window_low
-from kvproof.models.observed import UNMOVED, Entry
+from kvproof.models.observed import UNMOVED, Entry, Observed
 from kvproof.models.state import Pass, Sequence
 
 if TYPE_CHECKING:
@@ -51,22 +51,26 @@ class Agenda:
         """Blocks that may be idle and matchable since this operation."""
         self.mistold: set[int] = set()
         """Blocks on which events and books disagree."""
+        self._of_one_operation = (self.entries, self.shared, self.launched, self.finished, self.unpinned, self.settled)
 
-    def begin(self, spec: Spec) -> None:
+    def begin(self, observed: Observed) -> None:
         """A new operation was observed."""
-        observed = spec.seen
-        change = observed.last
-        for gathered in (self.entries, self.shared, self.launched, self.finished, self.unpinned, self.settled):
+        for gathered in self._of_one_operation:
             if gathered:
                 gathered.clear()
         if observed.relisted:
             self.entries.update(observed.listed)
-            self.entries.update(entry for entry, _ in observed.unlisted)
+            self.entries.update([entry for entry, _ in observed.unlisted])
             self.shared.update(observed.listed)
-            if self.books:
-                self.settled |= observed.relisted
-                self.counts |= observed.relisted
-                self.places |= observed.relisted
+        if self.books:
+            self._begin_books(observed)
+
+    def _begin_books(self, observed: Observed) -> None:
+        change = observed.last
+        if observed.relisted:
+            self.settled |= observed.relisted
+            self.counts |= observed.relisted
+            self.places |= observed.relisted
         if change.refcounts:
             self.counts.update(change.refcounts)
         if change.free is not None and change.free is not UNMOVED:
@@ -83,25 +87,42 @@ class Agenda:
 
     def grown(self, spec: Spec, sequence: Sequence, low: int) -> None:
         """The positions of `sequence` from `low` to the computed ones are computed, or readable again, since this operation."""
-        for group, (size, window) in enumerate(zip(spec.block_sizes, spec.windows, strict=True)):
-            first = max(low, window_low(sequence.computed, window)) // size
-            entries = [(sequence.seq, group, index) for index in range(first, blocks_for(sequence.computed, size))]
-            self.entries.update(entries)
-            self.shared.update(entries)
+        seq, computed = sequence.seq, sequence.computed
+        for group, size, window in spec.groups:
+            first = low if window is None else max(low, window_low(computed, window))
+            for index in range(first // size, -(-computed // size)):
+                self.entries.add((seq, group, index))
+                self.shared.add((seq, group, index))
 
     def touched(self, spec: Spec) -> None:
         """Slots have changed: whoever lists their blocks reads them again."""
-        owners = spec.owners
-        for block in spec.memory.touched:
-            self.entries.update(owners.get(block, ()))
+        owners, touched = spec.owners, spec.memory.touched
+        for block in touched:
+            if block in owners:
+                self.entries.update(owners[block])
         if self.books:
-            self.matchable |= spec.memory.touched
+            self.matchable |= touched
 
     def loosened(self, blocks: set[int]) -> Iterable[int]:
         """Those of `blocks` that fewer pins hold than before."""
-        if not blocks:
+        if not blocks or not (self.unpinned or self.finished):
             return ()
-        return blocks.intersection(self.unpinned).union(*(blocks.intersection(out.listed) for out in self.finished))
+        return blocks.intersection(self.unpinned).union(*[blocks.intersection(out.listed) for out in self.finished])
+
+    def leave_out(self, blocks: set[int]) -> None:
+        """These blocks are judged no more."""
+        for gathered in (
+            self.counts,
+            self.places,
+            self.matchable,
+            self.told,
+            self.surplus,
+            self.kept_back,
+            self.lost,
+            self.settled,
+            self.mistold,
+        ):
+            gathered -= blocks
 
     def everything(self, spec: Spec) -> None:
         """Look at all there is."""

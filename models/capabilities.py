@@ -28,7 +28,8 @@ Capacity: TypeAlias = int | Callable[[int], int] | None
 class Capabilities(msgspec.Struct, frozen=True):
     """The claims of a cache, read once before anything else is called.
 
-    `policy`: any of `lru` (evicts the least recently used block, deeper blocks first), `tight` (tables are never longer than needed),
+    `policy`: any of `lru` (evicts the least recently used block, deeper blocks first), `groups-together` and `groups-in-turn` (with `lru`, what one release lets go of
+    in several groups goes by position, the deepest of all groups first, or group by group), `tight` (tables are never longer than needed),
     `exact` (extend succeeds whenever free and evictable blocks suffice), `rewrites` (a pass may write again what a shared slot already holds).
     `capacity`: blocks really usable out of `num_blocks`, where that differs: a number, or a function of `num_blocks`.
     `tensors`: behind the adapter real passes run on real keys and values, and it raises `Differs` where they give the wrong numbers.

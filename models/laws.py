@@ -270,7 +270,7 @@ LAWS: tuple[Law, ...] = (
         "relayout-is-bijection",
         "Transfer, swap, shards",
         "Converting between layouts or shard counts moves every (layer, head, position) element exactly once, scales included.",
-        needs=("transfer",),
+        needs=("transfer", "gather", "scatter", "move"),
         bugs=(),
     ),
     Law(
@@ -368,7 +368,7 @@ LAWS: tuple[Law, ...] = (
         "quantised-within-bound",
         "Kernels",
         "The stored value differs from the original by no more than its scheme allows, element by element.",
-        needs=("fp8", "int8"),
+        needs=("fp8", "fp8-token", "int8", "low-bits"),
         bugs=(),
     ),
 )

@@ -6,7 +6,7 @@ is visible to everything that is queued after it; only work that was never launc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -49,6 +49,7 @@ class GhostMemory:
     def __init__(self, num_blocks: int, stride: int) -> None:
         self.stride = stride
         self.slots = [EMPTY] * (num_blocks * stride)
+        self._nothing = [EMPTY] * stride
         self.drafts: set[int] = set()
         """Slots whose content is a draft that was not accepted yet."""
         self.forgotten: dict[int, How] = {}
@@ -75,7 +76,7 @@ class GhostMemory:
 
     # -- reading ----------------------------------------------------------------------------------------------------------------------------
 
-    def where(self, content: int) -> Iterable[int]:
+    def where(self, content: int) -> Collection[int]:
         """The slots that hold `content` now."""
         return self._where.get(content, ())
 
@@ -146,15 +147,16 @@ class GhostMemory:
         """Nothing in `block` is content any more, whatever becomes of the queue: it was handed out, and a new generation of it begins."""
         first = block * self.stride
         self._empty(block, how)
-        self._launched[first : first + self.stride] = [EMPTY] * self.stride
-        self.forgotten.pop(block, None)
+        self._launched[first : first + self.stride] = self._nothing
+        if self.forgotten:
+            self.forgotten.pop(block, None)
         self.proven.discard(block)
         self.generations[block] += 1
 
     def _empty(self, block: int, how: How) -> None:
-        for slot in range(block * self.stride, (block + 1) * self.stride):
-            if self.slots[slot]:
-                self.put(slot, EMPTY, how)
+        first = block * self.stride
+        if self._block(block) != self._nothing:
+            self._put([(slot, EMPTY) for slot, content in enumerate(self._block(block), first) if content], how)
 
     def forget(self, block: int, how: How) -> None:
         """What `block` holds is no longer matchable, until a holder publishes it again or the block is handed out.
@@ -175,22 +177,28 @@ class GhostMemory:
 
     def put(self, slot: int, content: int, how: How = "overwritten") -> None:
         """`slot` now shows `content`; what it showed before is lost in the way `how` says."""
-        old = self.slots[slot]
-        block = slot // self.stride
-        if old != content:
-            if old > EMPTY:
-                self._lose(slot, old, Lost(how, block, self.step))
-            if content:
-                found = self._where.get(content)
-                if found is None:
-                    self._where[content] = {slot}
-                else:
-                    found.add(slot)
-                    self.doubled.add(content)
-            self.slots[slot] = content
-            self._ahead.add(slot)
-        self.drafts.discard(slot)
-        self.touched.add(block)
+        self._put(((slot, content),), how)
+
+    def _put(self, writes: Iterable[tuple[int, int]], how: How) -> None:
+        """The same for many slots: a prompt is hundreds of them."""
+        slots, where, drafts, ahead, stride = self.slots, self._where, self.drafts, self._ahead, self.stride
+        for slot, content in writes:
+            old = slots[slot]
+            if old != content:
+                if old > EMPTY:
+                    self._lose(slot, old, Lost(how, slot // stride, self.step))
+                if content:
+                    found = where.get(content)
+                    if found is None:
+                        where[content] = {slot}
+                    else:
+                        found.add(slot)
+                        self.doubled.add(content)
+                slots[slot] = content
+                ahead.add(slot)
+            if drafts:
+                drafts.discard(slot)
+            self.touched.add(slot // stride)
 
     def _lose(self, slot: int, content: int, lost: Lost) -> None:
         places = self._where[content]
@@ -207,13 +215,11 @@ class GhostMemory:
     def _run(self, work: Work) -> None:
         for block in work.zeroed:
             self._empty(block, "zeroed")
-        moved = [(target, self._block(source)) for source, target in work.copies]
-        for target, contents in moved:
-            for offset, content in enumerate(contents):
-                if self.slots[target * self.stride + offset] != content:
-                    self.put(target * self.stride + offset, content)
-        for slot, content in work.writes:
-            self.put(slot, content)
+        moved = [(target * self.stride, self._block(source)) for source, target in work.copies] if work.copies else ()
+        for first, contents in moved:
+            self._put([(slot, content) for slot, content in enumerate(contents, first) if self.slots[slot] != content], "overwritten")
+        if work.writes:
+            self._put(work.writes, "overwritten")
 
     def _apply(self, slots: list[int], work: Work) -> None:
         stride = self.stride

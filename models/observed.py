@@ -12,7 +12,7 @@ so nothing here is built anew: `difference` finds what changed between two full 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -30,6 +30,9 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 UNMOVED: Final = Moved()
+
+NOTHING: Final[Mapping[int, Any]] = {}
+"""No sequence or block changed."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -68,49 +71,68 @@ class Ledger:
         self.kept_retiring: set[int] = set()
         self.counts_before: dict[int, int] = {}
         """The reference counts before the last operation, of those that it changed."""
-        self._looked_at: Books | None = None
+        self._looked_at = Books()
         """The last books that were compared."""
 
-    def difference(self, books: Books) -> Change:
-        """What `books` say that was not so at the last look."""
-        if books is self._looked_at:
-            return _unchanged(books)
-        self._looked_at = books
+    def difference(
+        self,
+        books: Books,
+        tables: Mapping[int, Tables | None] = NOTHING,
+        events: Moved | None = None,
+        worker_tables: Mapping[int, Tables] = NOTHING,
+    ) -> Change:
+        """What `books` say that was not so at the last look, beside what else changed. Books, or parts of them, that are the very ones of the last look did not change."""
+        last, self._looked_at = self._looked_at, books
         return Change(
-            {},
-            None if books.refcounts is None else _counts_difference(self.kept_counts, books.refcounts),
-            None if books.free is None else _list_difference(self.kept_free, books.free),
-            None if books.cached is None else _set_difference(self.kept_cached, books.cached),
-            None if books.retiring is None else _set_difference(self.kept_retiring, books.retiring),
-            free_count=books.free_count,
+            tables,
+            _counts_difference(self.kept_counts, last.refcounts, books.refcounts),
+            _list_difference(self.kept_free, last.free, books.free),
+            _set_difference(self.kept_cached, last.cached, books.cached),
+            _set_difference(self.kept_retiring, last.retiring, books.retiring),
+            events,
+            worker_tables,
+            books.free_count,
         )
 
     def take(self, change: Change) -> None:
         """The books are now as `change` says."""
-        counts = self.kept_counts
-        self.counts_before = {block: counts.get(block, 0) for block in change.refcounts} if change.refcounts else {}
-        if change.refcounts:
-            _update(counts, change.refcounts)
-        if change.free is not None and change.free is not UNMOVED:
-            _update(self.kept_free, self._times(change.free))
-        for kept, moved in ((self.kept_cached, change.cached), (self.kept_retiring, change.retiring)):
-            if moved is not None and moved is not UNMOVED:
-                kept.difference_update(moved.left)
-                kept.update(moved.joined)
-        self.refcounts = None if change.refcounts is None else counts
-        self.free = None if change.free is None else self.kept_free
-        self.cached = None if change.cached is None else self.kept_cached
-        self.retiring = None if change.retiring is None else self.kept_retiring
+        counts, free, cached, retiring = change.refcounts, change.free, change.cached, change.retiring
+        if self.counts_before:
+            self.counts_before = {}
+        if counts:
+            self._count(counts)
+        if free is not None and free is not UNMOVED:
+            self._move_free(free)
+        if cached is not None and cached is not UNMOVED:
+            self.kept_cached.difference_update(cached.left)
+            self.kept_cached.update(cached.joined)
+        if retiring is not None and retiring is not UNMOVED:
+            self.kept_retiring.difference_update(retiring.left)
+            self.kept_retiring.update(retiring.joined)
+        self.refcounts = None if counts is None else self.kept_counts
+        self.free = None if free is None else self.kept_free
+        self.cached = None if cached is None else self.kept_cached
+        self.retiring = None if retiring is None else self.kept_retiring
         self.free_count = change.free_count
 
-    def _times(self, moved: Moved) -> dict[int, int]:
-        times: dict[int, int] = {}
+    def _count(self, changed: Mapping[int, int]) -> None:
+        counts, before = self.kept_counts, self.counts_before
+        for block, count in changed.items():
+            before[block] = counts.get(block, 0)
+            if count:
+                counts[block] = count
+            else:
+                counts.pop(block, None)
+
+    def _move_free(self, moved: Moved) -> None:
         free = self.kept_free
-        for block in moved.left:
-            times[block] = times.get(block, free.get(block, 0)) - 1
-        for block in moved.joined:
-            times[block] = times.get(block, free.get(block, 0)) + 1
-        return times
+        for blocks, times in ((moved.left, -1), (moved.joined, 1)):
+            for block in blocks:
+                now = free.get(block, 0) + times
+                if now:
+                    free[block] = now
+                else:
+                    del free[block]
 
 
 class Observed:
@@ -168,15 +190,18 @@ class Observed:
 
     def difference(self, seen: Seen) -> Change:
         """What a full observation shows that is not known yet."""
-        now = seen.tables
-        tables: dict[int, Tables | None] = {seq: rows for seq, rows in now.items() if self.tables.get(seq) != rows}
-        if len(now) != len(self.tables) or tables:
-            tables.update((seq, None) for seq in self.tables if seq not in now)
+        now, known = seen.tables, self.tables
+        changed: dict[int, Tables | None] = {}
+        for seq, tables in now.items():
+            before = known.get(seq)
+            if before is not tables and before != tables:
+                changed[seq] = tables
+        if len(now) != len(known) or changed:
+            changed.update((seq, None) for seq in known if seq not in now)
         replayed = seen.matchable_by_events
-        books = self.books.difference(seen.books)
-        events = None if replayed is None else UNMOVED if replayed is self._replay else _set_difference(self.replayed, replayed)
+        events = _set_difference(self.replayed, self._replay, replayed)
         self._replay = replayed
-        return Change(tables, books.refcounts, books.free, books.cached, books.retiring, events, seen.worker_tables, books.free_count)
+        return self.books.difference(seen.books, changed, events, seen.worker_tables)
 
     def take(self, change: Change) -> None:
         """The cache is now as `change` says."""
@@ -184,37 +209,42 @@ class Observed:
         if self.was:
             for gathered in (self.was, self.listed, self.unlisted, self.relisted, self.newly_held, self.orphaned):
                 gathered.clear()
-        for seq, tables in change.tables.items():
-            self._replace(seq, tables)
+        if change.tables:
+            for seq, tables in change.tables.items():
+                self._replace(seq, tables)
         self.books.take(change)
         if change.events is not None and change.events is not UNMOVED:
             self.replayed.difference_update(change.events.left)
             self.replayed.update(change.events.joined)
 
     def _replace(self, seq: int, tables: Tables | None) -> None:
-        old = self.tables.get(seq, self.no_tables)
-        self.was[seq] = old
+        old = self.was[seq] = self.tables.get(seq, self.no_tables)
         if tables is None:
             self.tables.pop(seq, None)
+            tables = self.no_tables
         else:
             self.tables[seq] = tables
-        for group, (had, has) in enumerate(zip(old, tables or self.no_tables, strict=True)):
-            if had != has:
+        for group, had in enumerate(old):
+            has = tables[group]
+            if had is not has and had != has:
                 self._replace_table(seq, group, had, has)
 
     def _replace_table(self, seq: int, group: int, had: Table, has: Table) -> None:
         shorter = min(len(had), len(has))
-        start = shorter if had[:shorter] == has[:shorter] else 0
-        for index in range(start, max(len(had), len(has))):
-            old = had[index] if index < len(had) else None
-            new = has[index] if index < len(has) else None
-            if old == new:
-                continue
-            entry = (seq, group, index)
-            if old is not None:
-                self._unlist(entry, old)
-            if new is not None:
-                self._list(entry, new)
+        if had[:shorter] != has[:shorter]:
+            for index in range(shorter):
+                if had[index] != has[index]:
+                    self._put((seq, group, index), had[index], has[index])
+        for index in range(shorter, len(had)):
+            self._put((seq, group, index), had[index], None)
+        for index in range(shorter, len(has)):
+            self._put((seq, group, index), None, has[index])
+
+    def _put(self, entry: Entry, old: int | None, new: int | None) -> None:
+        if old is not None:
+            self._unlist(entry, old)
+        if new is not None:
+            self._list(entry, new)
 
     def _list(self, entry: Entry, block: int) -> None:
         entries = self.owners.get(block)
@@ -243,43 +273,31 @@ class Observed:
         self.relisted.add(block)
 
 
-def _unchanged(books: Books) -> Change:
-    return Change(
-        refcounts=None if books.refcounts is None else {},
-        free=None if books.free is None else UNMOVED,
-        cached=None if books.cached is None else UNMOVED,
-        retiring=None if books.retiring is None else UNMOVED,
-        free_count=books.free_count,
-    )
-
-
-def _update(counts: dict[int, int], changed: Mapping[int, int]) -> None:
-    for block, count in changed.items():
-        if count:
-            counts[block] = count
-        else:
-            counts.pop(block, None)
-
-
-def _counts_difference(old: dict[int, int], new: Mapping[int, int]) -> dict[int, int]:
-    if old == new:
-        return {}
-    changed = dict(new.items() - old.items())
-    changed.update((block, 0) for block in old.keys() - new.keys())
+def _counts_difference(kept: dict[int, int], last: object, now: Mapping[int, int] | None) -> Mapping[int, int] | None:
+    """The counts that changed; None where nobody looked. This and the next two have kept what they know, and were shown `last` at the last look."""
+    if now is None:
+        return None
+    if now is last or now == kept:
+        return NOTHING
+    changed = dict(now.items() - kept.items())
+    changed.update((block, 0) for block in kept.keys() - now.keys())
     return changed
 
 
-def _list_difference(old: dict[int, int], new: Collection[int]) -> Moved:
-    listed = set(new)
-    joined, left = list(listed - old.keys()), list(old.keys() - listed)
-    if len(listed) < len(new):
-        seen: set[int] = set()
-        joined += [block for block in new if block in seen or seen.add(block)]  # type: ignore[func-returns-value]
-    return Moved(joined, left) if joined or left else UNMOVED
-
-
-def _set_difference(old: set[int], new: frozenset[int]) -> Moved:
-    if old == new:
+def _list_difference(kept: dict[int, int], last: object, now: Collection[int] | None) -> Moved | None:
+    if now is None:
+        return None
+    if now is last:
         return UNMOVED
-    joined, left = new - old, old - new
+    listed = set(now)
+    joined, left = list(listed - kept.keys()), list(kept.keys() - listed)
+    if len(listed) < len(now):
+        seen: set[int] = set()
+        joined += [block for block in now if block in seen or seen.add(block)]  # type: ignore[func-returns-value]
     return Moved(joined, left) if joined or left else UNMOVED
+
+
+def _set_difference(kept: set[int], last: object, now: frozenset[int] | None) -> Moved | None:
+    if now is None:
+        return None
+    return UNMOVED if now is last or now == kept else Moved(now - kept, kept - now)

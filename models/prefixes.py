@@ -20,11 +20,14 @@ class PrefixTree:
     def __init__(self) -> None:
         self._children: dict[tuple[int, int], int] = {}
         self._roots: dict[Namespace, int] = {}
-        self._longer: dict[int, dict[int, None]] = {}
         self._begun: dict[int, dict[int, None]] = {}
         """first token -> the nodes of the prefixes of that one token, one for each namespace."""
         self._parent: list[int] = [0]
         self._token: list[int] = [-1]
+        self._longer: list[int] = [0]
+        """For each node, the newest that is one token longer; 0 where there is none."""
+        self._beside: list[int] = [0]
+        """For each node, the next older one with the same parent."""
         self._namespace: list[Namespace] = [Namespace()]
         self._unused: list[int] = []
         self.forgettings = 0
@@ -43,16 +46,10 @@ class PrefixTree:
     def path(self, start: int, tokens: Iterable[int]) -> list[int]:
         """The nodes that `tokens` lead through, from `start`, which is not included."""
         nodes = []
-        children = self._children
+        known = self._children.get
         for token in tokens:
-            key = (start, token)
-            node = children.get(key)
-            if node is None:
-                node = children[key] = self._new(start, token, self._namespace[start])
-                if not self._parent[start]:
-                    self._begun.setdefault(token, {})[node] = None
-            nodes.append(node)
-            start = node
+            start = known((start, token)) or self._grow(start, token)
+            nodes.append(start)
         return nodes
 
     def find(self, namespace: Namespace, tokens: Tokens) -> int | None:
@@ -70,7 +67,12 @@ class PrefixTree:
 
     def longer(self, node: int) -> list[int]:
         """The nodes one token longer than `node`."""
-        return list(self._longer.get(node, ()))
+        found = []
+        node = self._longer[node]
+        while node:
+            found.append(node)
+            node = self._beside[node]
+        return found[::-1]
 
     def tokens(self, node: int) -> Tokens:
         """The token prefix that `node` stands for."""
@@ -100,6 +102,7 @@ class PrefixTree:
             while not kept[node]:
                 kept[node] = 1
                 node = self._parent[node]
+        self._link(kept)
         for node in self._unused:
             kept[node] = 1
         for node in [node for node, needed in enumerate(kept) if not needed]:
@@ -117,12 +120,21 @@ class PrefixTree:
                     del self._begun[token]
         else:
             del self._roots[self._namespace[node]]
-        siblings = self._longer.get(parent)
-        if siblings is not None:
-            siblings.pop(node, None)
-            if not siblings:
-                del self._longer[parent]
         self._unused.append(node)
+
+    def _link(self, kept: bytearray) -> None:
+        """Link the nodes that are kept to their parents anew."""
+        self._longer = [0] * len(kept)
+        for node in range(1, len(kept)):
+            if kept[node]:
+                parent = self._parent[node]
+                self._beside[node], self._longer[parent] = self._longer[parent], node
+
+    def _grow(self, parent: int, token: int) -> int:
+        node = self._children[parent, token] = self._new(parent, token, self._namespace[parent])
+        if not self._parent[parent]:
+            self._begun.setdefault(token, {})[node] = None
+        return node
 
     def _new(self, parent: int, token: int, namespace: Namespace) -> int:
         if self._unused:
@@ -133,9 +145,7 @@ class PrefixTree:
             self._parent.append(parent)
             self._token.append(token)
             self._namespace.append(namespace)
-        siblings = self._longer.get(parent)
-        if siblings is None:
-            self._longer[parent] = {node: None}
-        else:
-            siblings[node] = None
+            self._longer.append(0)
+            self._beside.append(0)
+        self._beside[node], self._longer[parent] = self._longer[parent], node
         return node

@@ -16,14 +16,14 @@ class Recency:
 
     def __init__(self) -> None:
         self.used_at: dict[int, int] = {}
-        """Step at which a holder last used the block."""
+        """Step at which a holder last used the block, for those that holders let go of."""
         self.seen_at: dict[int, int] = {}
         """Last step that any notion of recency could take for the block's last use: a use, a match, or being let go."""
         self.let_go: dict[int, LetGo] = {}
         self.settled_at: dict[int, int] = {}
         """block -> step at which it could be evicted at the earliest: when it was let go of, or when the work that touched it ended."""
-        self._together: dict[tuple[int, int, int], set[int]] = {}
-        """(step, sequence, group) -> the blocks that this release left unheld."""
+        self._together: dict[tuple[int, int], set[int]] = {}
+        """(step, sequence) -> the blocks, of all groups, that this release left unheld."""
         self._idle: list[tuple[int, int]] = []
         """Heap of (seen_at, block), of blocks that may be idle and matchable. A block used since stands there too early, and is put right when it is met."""
         self._waiting: set[int] = set()
@@ -32,9 +32,10 @@ class Recency:
         """Some notion of recency takes `step` for the last use of `blocks`."""
         self.seen_at.update(dict.fromkeys(blocks, step))
 
-    def use(self, blocks: Iterable[int], step: int) -> None:
-        """Every notion of recency takes `step` for a use of `blocks`."""
-        self.used_at.update(dict.fromkeys(blocks, step))
+    def use(self, block: int, step: int) -> None:
+        """Every notion of recency takes `step` for a use of `block`."""
+        if step > self.used_at.get(block, 0):
+            self.used_at[block] = step
 
     def settle(self, blocks: Iterable[int], step: int) -> None:
         """From `step` on, `blocks` could be evicted at the earliest; some notion takes that for a use."""
@@ -46,12 +47,12 @@ class Recency:
         """The release `where` left `block` unheld."""
         old = self.let_go.get(block)
         if old is not None:
-            together = self._together[old[:3]]
+            together = self._together[old[:2]]
             together.discard(block)
             if not together:
-                del self._together[old[:3]]
+                del self._together[old[:2]]
         self.let_go[block] = where
-        self._together.setdefault(where[:3], set()).add(block)
+        self._together.setdefault(where[:2], set()).add(block)
 
     def idle(self, blocks: Iterable[int]) -> None:
         """`blocks` may be idle and matchable from now on."""
@@ -80,12 +81,9 @@ class Recency:
             heapq.heappush(heap, item)
         yield from (block for _, block in met)
 
-    def deeper(self, out: Evicted) -> Iterable[int]:
-        """The blocks that lie deeper in the sequence that let go of `out`, and were let go of with it."""
-        if out.let_go is None:
-            return []
-        together = self._together.get(out.let_go[:3], ())
-        return [block for block in together if self.let_go[block][3] > out.let_go[3]]
+    def companions(self, out: Evicted) -> Iterable[int]:
+        """The blocks that the sequence that let go of `out` let go of with it."""
+        return () if out.let_go is None else tuple(self._together.get(out.let_go[:2], ()))
 
     def evicted(self, block: int, step: int) -> Evicted:
         """What is known of `block`, which was handed out in `step`."""

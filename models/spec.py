@@ -16,15 +16,17 @@ Every law is asked only of what an operation changed, so an operation on a large
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Final, TypeAlias
 
 import msgspec
 
 from kvproof.models import checks
 from kvproof.models.agenda import Agenda
+from kvproof.models.aside import Aside
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.checks import Broken
+from kvproof.models.evidence import NO_EVIDENCE, Evidence
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.memory import GhostMemory, Work
 from kvproof.models.numbers import Numbers
@@ -49,7 +51,7 @@ from kvproof.models.ops import (
 from kvproof.models.outcomes import Grant, Hit
 from kvproof.models.prefixes import PrefixTree
 from kvproof.models.recency import Recency
-from kvproof.models.state import Evicted, Pass, Seen, Sequence, Table, Tables, listed_blocks
+from kvproof.models.state import Evicted, Pass, Seen, Sequence, Table, Tables
 
 MAX_OPEN_STEPS: Final = 3
 """Engines keep at most two or three steps in flight; more finds nothing new and makes programs long."""
@@ -58,11 +60,24 @@ MAX_OPEN_STEPS: Final = 3
 TREE_SLACK: Final = 20_000
 """How many interned prefixes may be kept beyond one and a half times those that were needed at the last clearing: clearing walks the whole tree."""
 
+MOST_ASKED: Final = 64
+"""How often a check is made again after one operation: one that is broken in more places has its rest judged with the next operation."""
+
 MOST_GONE: Final = 4096
 """How many sequences that are gone are remembered with their tokens, to say what became of them."""
 
 MOST_GONE_TOKENS: Final = 65_536
 """How many tokens those may have together, if the pool has not more slots than that."""
+
+
+NO_BLOCKS: Final[frozenset[int]] = frozenset()
+
+
+class Tally(Counter[str]):
+    """A counter that is counted up as fast as a dict: a Counter pays for a `del` of its own at every `+=`."""
+
+    __setitem__ = dict.__setitem__
+    __delitem__ = dict.__delitem__  # type: ignore[assignment]
 
 
 class OutOfBlocksSeen(msgspec.Struct, frozen=True, tag_field="answer", tag="out-of-blocks"):
@@ -81,16 +96,21 @@ class Raised(msgspec.Struct, frozen=True, tag_field="answer", tag="raised"):
     error: str
 
 
+class Died(Raised, frozen=True):
+    """The cache's own code failed in the middle of an operation: it is no fault of the adapter's."""
+
+
 Outcome: TypeAlias = Hit | Grant | bool | int | OutOfBlocksSeen | RefusedSeen | Raised | None
 """What an operation answered."""
 
 
-class Violation(msgspec.Struct, frozen=True):
-    """A broken law: which one, at which step of the program (0-based), and why, in prose."""
+class Violation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A broken law: which one, at which step of the program (0-based), why in prose, and what is accused in numbers."""
 
     law: str
     step: int
     reason: str
+    evidence: Evidence = NO_EVIDENCE
 
 
 class ContractBroken(Exception):
@@ -110,8 +130,20 @@ class Spec:
         self.num_blocks = num_blocks
         self.block_sizes = tuple(group.block_size or block_size for group in capabilities.groups)
         self.windows = tuple(group.window if group.kind == "sliding_window" else None for group in capabilities.groups)
+        self.groups = tuple(zip(range(len(self.windows)), self.block_sizes, self.windows, strict=True))
+        """(number, tokens of a block, window) of each group."""
+        self.lru = "lru" in capabilities.policy
+        self.tight = "tight" in capabilities.policy
+        self.exact = "exact" in capabilities.policy
+        self.rewrites = "rewrites" in capabilities.policy
         self.null_blocks = frozenset(capabilities.null_blocks)
         self.universe = frozenset(range(num_blocks)) - self.null_blocks
+        self.judged = self.universe
+        """The blocks that laws are asked of: all, until some are set aside."""
+        self.partial = False
+        """Whether anything was set aside."""
+        self.aside: Aside | None = None
+        """Where the spec goes on after broken laws: what they accuse."""
         self.usable = _usable(capabilities, num_blocks, len(self.universe))
         self.tree = PrefixTree()
         self.memory = GhostMemory(num_blocks, max(self.block_sizes))
@@ -127,7 +159,7 @@ class Spec:
         """Passes that were extended and are neither committed, abandoned nor (if released in flight) finished."""
         self.steps: list[list[Pass]] = []
         """The passes of each open step, oldest step first."""
-        self.deferrals: Counter[int] = Counter()
+        self.deferrals: dict[int, int] = {}
         """block -> how often a holder let go of it while work was out or a step was open. A cache may go on counting it, or keep it back, until all has drained."""
         self.awaited: set[int] = set()
         """Those of them that launched work still touches, so that they must be kept back."""
@@ -145,15 +177,12 @@ class Spec:
         self.any_drop = False
         """Whether any holder has let go of any block so far."""
         self.seen = Observed(len(self.block_sizes))
+        self.owners: dict[int, dict[Entry, None]] = self.seen.owners
+        """Block -> (sequence, group, index) of every table entry that lists it."""
         self.agenda = Agenda(self.universe, books=capabilities.snapshot)
         self.step = 0
-        self.exercised: Counter[str] = Counter()
-        self._needed_nodes = 0
-
-    @property
-    def owners(self) -> dict[int, dict[Entry, None]]:
-        """Block -> (sequence, group, index) of every table entry that lists it."""
-        return self.seen.owners
+        self.exercised: Counter[str] = Tally()
+        self._most_nodes = TREE_SLACK
 
     # -- what a program may do ----------------------------------------------------------------------------------------------------------------
 
@@ -164,35 +193,74 @@ class Spec:
     # -- what the cache did -------------------------------------------------------------------------------------------------------------------
 
     def apply(self, op: Op, outcome: Outcome, seen: Seen) -> Violation | None:
-        """Judge one enabled operation by a full observation. After a violation the spec must not be used again."""
+        """Judge one enabled operation by a full observation. After a violation the spec must not be used again, unless it goes on."""
         return self.judge(op, outcome, self.seen.difference(seen))
 
     def judge(self, op: Op, outcome: Outcome, change: Change) -> Violation | None:
-        """Judge one enabled operation by what was seen to change. After a violation the spec must not be used again."""
-        self.memory.step = self.step
-        self.memory.touched.clear()
+        """Judge one enabled operation by what was seen to change. After a violation the spec must not be used again, unless it goes on."""
+        memory, seen, kind = self.memory, self.seen, type(op)
+        memory.step = self.step
+        memory.touched.clear()
         if self.evicted:
             self.past_evictions.extend(self.evicted)
             self.evicted.clear()
         self.idle_release = False
-        self.seen.take(change)
-        self.agenda.begin(self)
+        if self.aside is not None:
+            self.aside.begin()
+        seen.take(change)
+        self.agenda.begin(seen)
         try:
-            if _failed(op, outcome):
-                checks.failure_changes_nothing(self, op)
-                if isinstance(outcome, OutOfBlocksSeen) and isinstance(op, Extend) and not self.memory.blurred:
-                    checks.no_spurious_exhaustion(self, op)
+            if outcome is not None and _failed(op, outcome):
+                self.ask(checks.failure_changes_nothing, op)
+                if isinstance(op, Extend) and isinstance(outcome, OutOfBlocksSeen | Died) and not memory.blurred:
+                    raised = "OutOfBlocks" if isinstance(outcome, OutOfBlocksSeen) else outcome.error
+                    self.ask(checks.no_spurious_exhaustion, op, raised)
             else:
-                _APPLY[type(op)](self, op, outcome)
-                if self.hits and not isinstance(op, Match | Admit) and not self.idle_release:
+                _APPLY[kind](self, op, outcome)
+                if self.hits and kind is not Match and kind is not Admit and not self.idle_release:
                     self.hits.clear()
-            self._note_drops(op)
+            if seen.unlisted:
+                self._note_drops(op)
             checks.everything(self, op)
         except Broken as broken:
-            return Violation(law=broken.law, step=self.step, reason=broken.reason)
+            return self._violation(broken)
+        first = self.aside.found[0] if self.aside is not None and self.aside.found else None
+        violation = None if first is None else self._violation(first)
         self.step += 1
-        self._forget_prefixes()
-        return None
+        if len(self.tree) > self._most_nodes:
+            self._forget_prefixes()
+        return violation
+
+    def _violation(self, broken: Broken) -> Violation:
+        return Violation(broken.law, self.step, broken.reason, broken.evidence)
+
+    def go_on(self) -> None:
+        """Do not end at a broken law: set aside what it accuses, and judge the rest. Must be said before the first operation."""
+        self.aside = Aside(self)
+
+    def ask(self, check: Callable[..., None], *what: object) -> None:
+        """Put the operation to the check of a law. A spec that goes on asks again, of what is left when the accused are set aside."""
+        if self.aside is None:
+            check(self, *what)
+            return
+        for _ in range(MOST_ASKED):
+            try:
+                check(self, *what)
+            except Broken as broken:
+                if self.aside.take(broken):
+                    continue
+            return
+
+    def left_out(self, seq: int) -> bool:
+        """Whether this sequence was set aside, so that no law is asked of it."""
+        return self.aside is not None and seq in self.aside.sequences
+
+    def stop_judging(self, blocks: set[int]) -> None:
+        """Ask no law of these blocks any more."""
+        self.partial = True
+        self.judged = self.judged - blocks
+        self.usable -= len(blocks)
+        self.agenda.leave_out(blocks)
 
     # -- queries that checks and generators share -----------------------------------------------------------------------------------------------
 
@@ -216,7 +284,7 @@ class Spec:
 
     def pins(self, block: int) -> int:
         """How many holders of `block` besides tables a cache may count: passes out, their copies, and drops deferred until they finish."""
-        pins = self.deferrals[block] if self.deferrals else 0
+        pins = self.deferrals.get(block, 0)
         for out in self.passes:
             pins += (block in out.listed) + (block in out.copied)
         return pins
@@ -315,9 +383,10 @@ class Spec:
         if not isinstance(outcome, Hit):
             raise ContractBroken("match must return a Hit")
         sequence = self.live[op.seq]
-        checks.hit(self, sequence, outcome.tokens)
-        checks.steady_hit(self, op, outcome.tokens)
-        self._seen_content(sequence, min(outcome.tokens, len(sequence.path)))
+        self.ask(checks.hit, sequence, outcome.tokens)
+        self.ask(checks.steady_hit, op, outcome.tokens)
+        if self.lru:
+            self._seen_content(sequence, min(outcome.tokens, len(sequence.path)))
 
     def _extend(self, op: Extend, outcome: Outcome) -> None:
         grant = self._grant(outcome)
@@ -328,27 +397,26 @@ class Spec:
             )
         if grant.adopted and not self.capabilities.prefix:
             raise ContractBroken(f"extend reported adopted={grant.adopted}, but the capability prefix is not claimed")
-        first = sequence.computed == 0
-        if first:
-            checks.adoption(self, sequence, grant)
-            sequence.computed = grant.adopted
+        if not sequence.computed:
+            self.ask(checks.adoption, sequence, grant)
+            sequence.computed = min(grant.adopted, len(sequence.known) - 1)
             self.agenda.grown(self, sequence, 0)
         out = self._new_pass(sequence, op, grant)
-        checks.copy_batch(self, op, grant)
-        self._take_blocks(sequence, out.start, {target for _, _, target in grant.copies}, self._rewritten(sequence, out))
-        checks.room(self, sequence, out)
-        checks.exclusive_write(self, sequence, out, grant)
+        targets = self._targets(op, grant)
+        self._take_blocks(sequence, out.start, targets, self._rewritten(sequence, out) if self.rewrites else NO_BLOCKS)
+        self.ask(checks.room, sequence, out)
+        self.ask(checks.exclusive_write, sequence, out, targets)
         checks.whole_pool_again(self, sequence)
         out.work = self._work(sequence, out, grant)
-        self.memory.run(out.work, launched=not self.capabilities.steps)
+        self.memory.run(out.work, launched=out.launched)
         self._mark_drafts(sequence, out)
         sequence.out = out
         sequence.asked = max(sequence.asked, out.end)
         self.passes.append(out)
         self.agenda.places |= out.copied
-        out.finished = not self.capabilities.steps
-        if not self.capabilities.steps:
-            checks.mirror(self, [out])
+        out.finished = out.launched
+        if out.launched:
+            self.ask(checks.mirror, [out])
         self._use(sequence)
 
     def _commit(self, op: Commit, outcome: Outcome) -> None:
@@ -364,7 +432,7 @@ class Spec:
         self.agenda.grown(self, sequence, before)
         sequence.out = None
         self._finish(out)
-        self._take_blocks(sequence, sequence.computed, set())
+        self._take_blocks(sequence, sequence.computed, NO_BLOCKS)
         self._use(sequence, certainly=True)
         if rejected:
             self.exercised["rejection-forgets"] += 1
@@ -382,7 +450,7 @@ class Spec:
         sequence.computed = sequence.asked = op.length
         if any(self.windows):
             self.agenda.grown(self, sequence, 0)  # what had left a window may be readable again
-        self._take_blocks(sequence, op.length, set())
+        self._take_blocks(sequence, op.length, NO_BLOCKS)
         self.exercised["truncate-exact"] += 1
 
     def _fork(self, op: Fork, outcome: Outcome) -> None:
@@ -391,12 +459,11 @@ class Spec:
         child = Sequence(op.child, parent.namespace, list(parent.known), list(parent.path), computed=parent.computed, asked=parent.asked)
         self._know(child)
         self.agenda.grown(self, child, 0)
-        checks.copy_batch(self, op, grant)
-        targets = {target for _, _, target in grant.copies}
+        targets = self._targets(op, grant)
         shared = {block for table in self.tables(parent) for block in table if block is not None} - targets
         self._take_blocks(child, child.computed, targets, shared)
         # The copies of a fork are queued at once: whatever is queued later comes after them.
-        self.memory.run(Work(tuple(grant.zeroed), tuple((source, target) for _, source, target in grant.copies)), launched=True)
+        self.memory.run(Work(grant.zeroed, [(source, target) for _, source, target in grant.copies]), launched=True)
         self._use(child)
         self.exercised["fork-shares-then-diverges"] += 1
 
@@ -409,18 +476,21 @@ class Spec:
         if op.reason == "preempt" and held_nothing:
             self._release_again(op, outcome)
             return
+        if isinstance(outcome, Died):
+            checks.dead_release(op, outcome.error)
         if isinstance(outcome, Raised):
             raise ContractBroken(f"release raised {outcome.error}")
         if sequence.out is not None:
             self._drop_pass(sequence.out)
-        self._seen_content(sequence, sequence.computed)
+        if self.lru:
+            self._seen_content(sequence, sequence.computed)
         sequence.out, sequence.computed, sequence.asked, sequence.swapped, sequence.saved = None, 0, 0, False, ()
         if op.reason != "preempt":
             self._bury(sequence)
         self.exercised["release-once"] += 1
 
     def _release_again(self, op: Release, outcome: Outcome) -> None:
-        checks.repeated_release(self, op, outcome)
+        self.ask(checks.repeated_release, op, outcome)
         self.idle_release = True
 
     def _bury(self, sequence: Sequence) -> None:
@@ -442,12 +512,12 @@ class Spec:
         self.memory.launch()
         self.steps.append(launched)
         self.agenda.launched.extend(launched)
-        checks.mirror(self, launched)
+        self.ask(checks.mirror, launched)
 
     def _end(self, op: EndStep, outcome: Outcome) -> None:
         for out in self.steps.pop(op.step):
             out.finished = True
-            self._settle(out.listed)
+            self._work_is_over(out)
             if self.live.get(out.seq) is None or self.live[out.seq].out is not out:
                 self.unowned -= 1
                 self._finish(out)
@@ -456,12 +526,12 @@ class Spec:
     def _evict(self, op: Evict, outcome: Outcome) -> None:
         for block in self.universe.intersection(op.blocks):
             self.memory.forget(block, "evicted")
-        checks.eviction(self, op)
+        self.ask(checks.eviction, op)
 
     def _reset(self, op: Reset, outcome: Outcome) -> None:
         for block in self.universe:
             self.memory.forget(block, "reset")
-        checks.reset(self)
+        self.ask(checks.reset)
 
     def _swap_out(self, op: SwapOut, outcome: Outcome) -> None:
         sequence = self.live[op.seq]
@@ -484,6 +554,7 @@ class Spec:
                 if slot is not None:
                     writes.append((slot, content))
         self.memory.run(Work(writes=tuple(writes)), launched=True)
+        self.memory.proven.difference_update(*self.tables(sequence))  # nobody knows whether they were shared, or taken and filled anew
         sequence.saved = ()
         sequence.asked = sequence.computed
         self._use(sequence)
@@ -504,15 +575,18 @@ class Spec:
                 raise ContractBroken(f"Grant.copies names group {group}, but there are {len(self.block_sizes)} groups")
         return outcome
 
+    def _targets(self, op: Op, grant: Grant) -> Set[int]:
+        """The blocks that the copies of a grant fill."""
+        if not grant.copies:
+            return NO_BLOCKS
+        self.ask(checks.copy_batch, op, grant)
+        return {target for _, _, target in grant.copies}
+
     def _new_pass(self, sequence: Sequence, op: Extend, grant: Grant) -> Pass:
         start = sequence.computed
         count = min(op.count, len(sequence.known) - start)
         path = self.tree.path(sequence.path[-1], op.drafts) if op.drafts else []
         end = start + count + len(op.drafts)
-        reach = tuple(
-            (window_low(start, window) // size, blocks_for(end, size)) for window, size in zip(self.windows, self.block_sizes, strict=True)
-        )
-        copied = frozenset(block for _, source, target in grant.copies for block in (source, target))
         return Pass(
             op.seq,
             start,
@@ -520,25 +594,26 @@ class Spec:
             op.drafts,
             path,
             tables=self.tables(sequence),
-            reach=reach,
-            copied=copied,
+            reach=tuple([(window_low(start, window) // size, blocks_for(end, size)) for _, size, window in self.groups]),
+            copied=frozenset([block for _, *both in grant.copies for block in both]) if grant.copies else NO_BLOCKS,
             launched=not self.capabilities.steps,
         )
 
     def _work(self, sequence: Sequence, out: Pass, grant: Grant) -> Work:
         writes: list[tuple[int, int]] = []
+        tables, groups, stride = self.tables(sequence), len(self.groups), self.memory.stride
         path = sequence.path[out.start : out.known_end] + out.path
-        groups = len(self.block_sizes)
-        for group, (table, size) in enumerate(zip(self.tables(sequence), self.block_sizes, strict=True)):
+        for group, size, _ in self.groups:
+            table = tables[group]
             for index in range(out.start // size, blocks_for(out.end, size)):
                 block = table[index] if index < len(table) else None
                 if block is None:
                     continue
                 low, high = max(index * size, out.start), min((index + 1) * size, out.end)
-                first = block * self.memory.stride + low - index * size
                 nodes = path[low - out.start : high - out.start]
-                writes.extend((slot, node * groups + group) for slot, node in enumerate(nodes, first))
-        return Work(tuple(grant.zeroed), tuple((source, target) for _, source, target in grant.copies), tuple(writes))
+                contents = nodes if groups == 1 else [node * groups + group for node in nodes]
+                writes.extend(enumerate(contents, block * stride + low - index * size))
+        return Work(grant.zeroed, [(source, target) for _, source, target in grant.copies] if grant.copies else (), writes)
 
     def _mark_drafts(self, sequence: Sequence, out: Pass) -> None:
         if not out.drafts:
@@ -576,43 +651,44 @@ class Spec:
     def _finish(self, out: Pass) -> None:
         self.passes.remove(out)
         self.agenda.finished.append(out)
-        self._settle(out.listed)
+        self._work_is_over(out)
         for step in self.steps:
             if out in step:
                 step.remove(out)
-        self._forget_deferrals()
+        if self.deferrals:
+            self._forget_deferrals()
+
+    def _work_is_over(self, out: Pass) -> None:
+        """A cache may take the end of device work for the last use of blocks, or for the time at which they were let go of. Those that are held still are let go of later."""
+        if self.lru and (out.copied or self.seen.tables.get(out.seq) is not out.tables):
+            self.recency.settle(out.listed, self.step)
 
     def _forget_deferrals(self) -> None:
         """Once device work has drained nothing may be kept back; while a step is open, a cache need not know which blocks it touches."""
-        if self.deferrals and not self.passes and not self.steps:
-            self._settle(self.deferrals)
+        if not self.passes and not self.steps:
+            if self.lru:
+                self.recency.settle(self.deferrals, self.step)
             self.agenda.unpinned.update(self.deferrals)
             self.deferrals.clear()
             self.awaited.clear()
 
-    def _settle(self, blocks: Iterable[int]) -> None:
-        """Device work on `blocks` is over: a cache may take that for their last use, or for the time at which they were let go of."""
-        if "lru" in self.capabilities.policy:
-            self.recency.settle(blocks, self.step)
-
-    def _take_blocks(self, sequence: Sequence, computed: int, filled: set[int], shared: set[int] | frozenset[int] = frozenset()) -> None:
+    def _take_blocks(self, sequence: Sequence, computed: int, filled: Set[int], shared: Set[int] = NO_BLOCKS) -> None:
         """Judge and clear every block that `sequence` was handed: newly listed, and not there for tokens that are already computed.
 
         `filled` are blocks that were handed out although they lie under computed tokens (copy destinations), `shared` are blocks that a fork shares.
         """
+        if sequence.seq not in self.seen.was:
+            return
         for group, index, block in self._handed(sequence):
             if block in shared or self._shared_for_its_content(sequence, group, index, block):
                 continue
             if block in filled or index * self.block_sizes[group] >= computed:
-                checks.handed_out(self, sequence, group, index, block)
+                self.ask(checks.handed_out, sequence, group, index, block)
                 self.memory.clear(block, "reused")
 
     def _handed(self, sequence: Sequence) -> list[tuple[int, int, int]]:
         """(group, index, block) of every block that this operation put into a table of `sequence` where it was not listed before."""
-        if sequence.seq not in self.seen.was:
-            return []
-        had = [set(table) for table in self.seen.was[sequence.seq]]
-        tables = self.tables(sequence)
+        had, tables = self.seen.was[sequence.seq], self.tables(sequence)
         found = []
         for seq, group, index in self.seen.listed:
             if seq == sequence.seq:
@@ -631,9 +707,7 @@ class Spec:
         )
 
     def _rewritten(self, sequence: Sequence, out: Pass) -> frozenset[int]:
-        """With the policy `rewrites`: the blocks that already show all that the pass writes there, and that may so be shared by it."""
-        if "rewrites" not in self.capabilities.policy:
-            return frozenset()
+        """The blocks that already show all that the pass writes there: with the policy `rewrites` they may be shared by it."""
         shown: dict[int, bool] = {}
         for group, table in enumerate(self.tables(sequence)):
             for position in range(out.start, out.known_end):
@@ -655,40 +729,42 @@ class Spec:
         return stale
 
     def _use(self, sequence: Sequence, *, certainly: bool = False) -> None:
-        """The sequence touches its blocks now; what it holds, or held until now, may be published (again).
+        """The sequence touches its blocks now; what it holds, or held until now, may be published (again). Recency matters once nobody holds a block: see `_drop`.
 
         Only at a commit is every notion of recency bound to call that a use: a cache may stamp blocks when work is done, not when it is asked for.
         """
-        tables = self.tables(sequence)
-        forgotten = self.memory.forgotten
-        if forgotten:
-            for table in (*(self.seen.tables_before(sequence.seq) or ()), *tables):
-                for block in forgotten.keys() & set(table):
-                    del forgotten[block]
-        if "lru" in self.capabilities.policy:
-            if self._lies_elsewhere(sequence):
-                self._seen_content(sequence, sequence.computed)
-            held = listed_blocks(tables)
-            self.recency.see(held, self.step)
+        if self.memory.forgotten:
+            self._publish_again(sequence)
+        if self.lru:
+            self._seen_elsewhere(sequence)
             if certainly:
-                self.recency.use(held, self.step)
+                sequence.used_at, sequence.used = self.step, self.tables(sequence)
 
-    def _lies_elsewhere(self, sequence: Sequence) -> bool:
-        """Whether blocks besides its own may show what `sequence` has computed: those that a window has passed, or that hold the same."""
-        if len(self.block_sizes) > 1 or self.windows[0] is not None:
-            return True
-        return not self.memory.doubled.isdisjoint(sequence.path[0 : sequence.computed : self.block_sizes[0]])
+    def _publish_again(self, sequence: Sequence) -> None:
+        """What was made unmatchable may be matchable again where `sequence` holds it, or held it until now."""
+        forgotten = self.memory.forgotten
+        for table in (*(self.seen.tables_before(sequence.seq) or ()), *self.tables(sequence)):
+            for block in forgotten.keys() & set(table):
+                del forgotten[block]
+
+    def _seen_elsewhere(self, sequence: Sequence) -> None:
+        """Blocks besides its own may show what `sequence` has computed: those that a window has passed, and those that hold the same as another."""
+        if len(self.groups) > 1 or self.windows[0] is not None:
+            self._seen_content(sequence, sequence.computed)
+        elif self.memory.doubled:
+            doubled = self.memory.doubled.intersection(sequence.path[0 : sequence.computed : self.block_sizes[0]])
+            self._see_contents(doubled)
 
     def _seen_content(self, sequence: Sequence, tokens: int) -> None:
         """Every block that shows one of the first `tokens` positions may count as used now: a cache may look at, or switch to, an equal block."""
-        if "lru" not in self.capabilities.policy:
-            return
-        memory, groups = self.memory, len(self.block_sizes)
-        blocks: set[int] = set()
-        for group, size in enumerate(self.block_sizes):
-            for node in sequence.path[0:tokens:size]:  # whoever shows a position also shows the first one of its block
-                blocks.update(map(memory.block_of, memory.where(node * groups + group)))
-        self.recency.see(blocks, self.step)
+        groups = len(self.groups)
+        for group, size, _ in self.groups:
+            nodes = sequence.path[0:tokens:size]  # whoever shows a position also shows the first one of its block
+            self._see_contents(nodes if groups == 1 else [node * groups + group for node in nodes])
+
+    def _see_contents(self, contents: Iterable[int]) -> None:
+        stride, where = self.memory.stride, self.memory.where
+        self.recency.see([slot // stride for content in contents for slot in where(content)], self.step)
 
     def _note_drops(self, op: Op) -> None:
         """Remember every block that a table let go of, and which device work was out at that time."""
@@ -699,21 +775,27 @@ class Spec:
 
     def _drop(self, op: Op, block: int, where: tuple[int, int, int, int]) -> None:
         self.any_drop = True
-        if "lru" in self.capabilities.policy:
+        if self.lru:
+            self._last_use(block, where)
             self.recency.settle((block,), self.step)
             if block not in self.owners:
                 self.recency.drop(block, where)
         if isinstance(op, Release):
             self.memory.forgotten.pop(block, None)
         if self.capabilities.steps and (self.passes or self.steps):
-            self.deferrals[block] += 1
+            self.deferrals[block] = self.deferrals.get(block, 0) + 1
             if any(out.launched and block in out.blocks for out in self.passes):
                 self.awaited.add(block)
 
+    def _last_use(self, block: int, where: tuple[int, int, int, int]) -> None:
+        """The sequence that lets go of `block` used it at its last commit, if its table listed it then."""
+        _, seq, group, _ = where
+        sequence = self.sequences.get(seq)
+        if sequence is not None and sequence.used and block in sequence.used[group]:
+            self.recency.use(block, sequence.used_at)
+
     def _forget_prefixes(self) -> None:
         """Let go of the interned prefixes that neither a sequence nor a slot needs, once there are many."""
-        if len(self.tree) <= self._needed_nodes * 3 // 2 + TREE_SLACK:
-            return
         groups = len(self.block_sizes)
         needed = {content // groups for content in self.memory.contents()}
         for sequence in self.sequences.values():
@@ -723,16 +805,15 @@ class Spec:
             needed.update(out.path)
             needed.update(content // groups for _, content in out.work.writes)
         self.tree.keep_only(needed | self.hits.keys())
-        self._needed_nodes = len(self.tree)
+        self._most_nodes = len(self.tree) * 3 // 2 + TREE_SLACK
 
 
 def _failed(op: Op, outcome: Outcome) -> bool:
     """Whether the cache says that nothing has changed. What a repeated release raises is judged by the release itself."""
-    if outcome is None:
-        return False
-    if isinstance(outcome, Raised):
-        return not isinstance(op, Release)
-    return outcome is False or isinstance(outcome, OutOfBlocksSeen | RefusedSeen)
+    kind = type(outcome)
+    if kind is Raised:
+        return type(op) is not Release
+    return outcome is False or kind is OutOfBlocksSeen or kind is RefusedSeen
 
 
 def _usable(capabilities: Capabilities, num_blocks: int, universe: int) -> int:

@@ -106,6 +106,9 @@ class Sequence(msgspec.Struct, eq=False):
     """One past the last position that there must be room for: computed, or asked for by the pass that is out."""
     out: Pass | None = None
     """The pass that was extended and not committed yet."""
+    used: Tables = ()
+    """Its tables at its last commit, which every notion of recency takes for a use, and the step of that."""
+    used_at: int = 0
     swapped: bool = False
     saved: tuple[tuple[tuple[int, int], ...], ...] = ()
     """While swapped: for each group, the (position, content) pairs that went to the slower tier."""

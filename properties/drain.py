@@ -36,7 +36,7 @@ def drain(rng: random.Random, spec: Spec, next_seq: int) -> Many[Op]:
 
 def whole_pool_tokens(spec: Spec) -> int:
     """The longest sequence, in tokens, that the usable blocks of the pool can hold in all groups at once."""
-    tokens = 0
+    tokens = spec.usable // len(spec.block_sizes) * min(spec.block_sizes)
     while sum(blocks_for(tokens + 1, size) for size in spec.block_sizes) <= spec.usable:
         tokens += 1
     return tokens

@@ -13,7 +13,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NoReturn
@@ -22,9 +22,10 @@ import msgspec
 
 from kvproof.impl.checker import AdapterFault, Checked, Hung, Raises, read_capabilities
 from kvproof.models.capabilities import Capabilities
-from kvproof.models.ops import Admit, AnyOp, BeginStep, Commit, EndStep, Extend, Fork, Op, Release, op_name
+from kvproof.models.evidence import Evidence
+from kvproof.models.ops import Admit, AnyOp, BeginStep, Commit, EndStep, Extend, Fork, Op, Release, op_name, sequences_of
 from kvproof.models.outcomes import Differs
-from kvproof.models.spec import ContractBroken, Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec, Violation
+from kvproof.models.spec import ContractBroken, Died, Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec, Violation
 from kvproof.models.state import Seen, Tables
 
 OP_SECONDS: Final = 10.0
@@ -32,6 +33,8 @@ OP_SECONDS: Final = 10.0
 
 SERVED: Final = "served-equals-contiguous"
 """The law that an adapter judges itself: only it has the tensors."""
+
+_CHANGES_WHO_LIVES: Final = frozenset({Admit, Fork, Release})
 
 EVENTS_EVERY: Final = 3
 """In pools with an even number of blocks, events are taken after every third operation: their order must be right across operations."""
@@ -71,6 +74,8 @@ class Lockstep:
         self.last_seen = Seen()
         self.last_outcome: Outcome = None
         """What the last operation answered."""
+        self.at_end = False
+        """Whether the next operation is the last one of its program: events are taken after it in any pool."""
         self._matchable: frozenset[int] | None = frozenset() if self.capabilities.events else None
 
     def do(self, op: Op) -> bool:
@@ -80,19 +85,19 @@ class Lockstep:
             return False
         self.ops.append(op)
         _WATCH.beats += 1
-        compared = self._compared(op)
+        compared = self._compared(op) if self.capabilities.tensors else 0
         try:
             outcome = self.cache.do(op)
         except Differs as differs:
             if self.trace is not None:
                 self.trace.append(Step(op, Raised("Differs"), self._observe(op, None)))  # type: ignore[arg-type]
-            raise LawBroken(Violation(SERVED, spec.step, str(differs))) from differs
+            raise LawBroken(Violation(SERVED, spec.step, str(differs), Evidence(sequences=sequences_of(op)))) from differs
         except Raises as error:
-            if not spec.exhausted(op):
+            if not error.by_cache and not spec.exhausted(op):
                 raise
-            self._died_of_exhaustion(op, error)
+            self._died(op, error)
         seen = self._observe(op, outcome)
-        if isinstance(outcome, RefusedSeen):
+        if type(outcome) is RefusedSeen:
             self.refusals[op_name(op)] += 1
         if self.trace is not None:
             self.trace.append(Step(op, outcome, seen))  # type: ignore[arg-type]
@@ -108,55 +113,62 @@ class Lockstep:
         return True
 
     def _compared(self, op: Op) -> int:
-        """How many passes `op` ends, whose tensors the adapter compares if it has any."""
-        if not self.capabilities.tensors:
-            return 0
+        """How many passes `op` ends, whose tensors the adapter compares."""
         if isinstance(op, EndStep):
             return len(self.spec.steps[op.step])
         return int(isinstance(op, Commit) and not self.capabilities.steps)
 
-    def _died_of_exhaustion(self, op: Op, error: Raises) -> NoReturn:
-        """An exception where the pool really had no room: if it left its mark on the cache, that is a law of the cache; else the adapter's fault."""
+    def _died(self, op: Op, error: Raises) -> NoReturn:
+        """An exception of the cache's own, or one where the pool really had no room.
+
+        If it left its mark on the cache, or denied room that there was, that is a law of the cache; else the adapter's fault.
+        """
+        outcome = Died(error.error) if error.by_cache else Raised(error.error)
         try:
             seen = self._observe(op, RefusedSeen())
         except AdapterFault:
             raise error from None
-        violation = self.spec.apply(op, Raised(error.error), seen)
+        why = "in the cache's own code" if error.by_cache else "the pool had no room for it"
+        violation = self.spec.apply(op, outcome, seen)
         if violation is None:
             raise error
-        reason = f"{violation.reason} ({op_name(op)} raised {error.error}; the pool had no room for it)"
+        reason = f"{violation.reason} ({op_name(op)} raised {error.error}; {why})"
         if self.trace is not None:
-            self.trace.append(Step(op, Raised(error.error), seen))  # type: ignore[arg-type]
+            self.trace.append(Step(op, outcome, seen))  # type: ignore[arg-type]
         raise LawBroken(msgspec.structs.replace(violation, reason=reason)) from error
 
     def _observe(self, op: Op, outcome: Outcome) -> Seen:
         cache, before = self.cache, self.last_seen
-        live = list(self.spec.live)
-        if outcome is None or not isinstance(outcome, OutOfBlocksSeen | RefusedSeen):
-            if isinstance(op, Admit):
-                live.append(op.seq)
-            elif isinstance(op, Fork):
-                live.append(op.child)
-            elif isinstance(op, Release) and op.reason != "preempt" and op.seq in live:
-                live.remove(op.seq)
+        known = before.tables.get
         return Seen(
-            {seq: cache.tables(seq, before.tables.get(seq, ())) for seq in live},
+            {seq: cache.tables(seq, known(seq, ())) for seq in self._live_after(op, outcome)},
             cache.books(before.books),
             self._worker_tables(op) if self.capabilities.mirror else {},
             self._replay_events(),
         )
 
+    def _live_after(self, op: Op, outcome: Outcome) -> Iterable[int]:
+        live, kind = self.spec.live, type(op)
+        if kind not in _CHANGES_WHO_LIVES or isinstance(outcome, OutOfBlocksSeen | RefusedSeen):
+            return live
+        if isinstance(op, Admit):
+            return (*live, op.seq)
+        if isinstance(op, Fork):
+            return (*live, op.child)
+        assert isinstance(op, Release)
+        return live if op.reason == "preempt" else [seq for seq in live if seq != op.seq]
+
     def _worker_tables(self, op: Op) -> dict[int, Tables]:
         """The device's tables of the sequences whose pass is launched by this operation."""
-        if isinstance(op, BeginStep):
+        if type(op) is BeginStep:
             return {out.seq: self.cache.worker_tables(out.seq) for out in self.spec.passes if not out.launched}
-        if isinstance(op, Extend) and not self.capabilities.steps:
+        if not self.capabilities.steps and isinstance(op, Extend):
             return {op.seq: self.cache.worker_tables(op.seq)}
         return {}
 
     def _replay_events(self) -> frozenset[int] | None:
         """The matchable set by the events, taken after every operation or, in half of the pools, now and then: engines take them once a step."""
-        if self._matchable is None or (self.num_blocks % 2 == 0 and len(self.ops) % EVENTS_EVERY):
+        if self._matchable is None or (self.num_blocks % 2 == 0 and len(self.ops) % EVENTS_EVERY and not self.at_end):
             return None
         events = self.cache.events()
         if events:
@@ -204,7 +216,9 @@ def run(
     try:
         with time_limit(op_seconds):
             lockstep = Lockstep(target, num_blocks=num_blocks, block_size=block_size, capabilities=capabilities, keep_trace=keep_trace)
-            for op in ops:
+            last = len(ops) - 1
+            for i, op in enumerate(ops):
+                lockstep.at_end = i == last
                 lockstep.do(op)
     except LawBroken as broken:
         return outcome_of(lockstep, violation=broken.violation)

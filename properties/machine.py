@@ -26,6 +26,7 @@ import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, event, settings, target
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
+from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky, Unsatisfiable
 from hypothesis.stateful import (
     Bundle,
@@ -724,8 +725,10 @@ class _Stop(BaseException):
 class _Capture:
     """What a captured run has done."""
 
-    def __init__(self, deadline: float | None) -> None:
+    def __init__(self, deadline: float | None, *, looking_further: bool) -> None:
         self.deadline = deadline
+        self.looking_further = looking_further
+        """Whether Hypothesis is told how many situations a program reached."""
         self.programs = 0
         self.operations = 0
         self.exercised: Counter[str] = Counter()
@@ -750,18 +753,25 @@ class _Capture:
 
 
 def run_machine(
-    adapter: type, *, seed: int, examples: int, steps: int, deadline: float | None = None, op_seconds: float = OP_SECONDS
+    adapter: type,
+    *,
+    seed: int,
+    examples: int,
+    steps: int,
+    deadline: float | None = None,
+    op_seconds: float = OP_SECONDS,
+    database: ExampleDatabase | None = None,
 ) -> tuple[int, int, Counter[str], Found | None]:
-    """Run up to `examples` programs of up to `steps` rules each, the same ones for the same `seed`; stop at the first find or at `deadline`
-    (monotonic clock).
+    """Run up to `examples` programs of up to `steps` rules each, the same ones for the same `seed` and `database`; stop at the first find or at
+    `deadline` (monotonic clock).
 
-    Nothing is shrunk, stored or printed. Returns the number of programs and of operations, how often each law was exercised, and the find.
+    With a `database` Hypothesis begins with examples that it keeps there, and keeps those that reach many situations for their size. Nothing is shrunk or printed. Returns the number of programs and of operations, how often each law was exercised, and the find.
     Never raises for what the cache or its adapter do.
     """
-    capture = _Capture(deadline)
+    capture = _Capture(deadline, looking_further=database is not None)
     try:
         with time_limit(op_seconds):
-            _run_captured(cache_machine(adapter), capture, seed, examples, steps)
+            _run_captured(cache_machine(adapter), capture, seed, examples, steps, database)
         found = None
     except _Stop as stop:
         found = stop.found
@@ -773,7 +783,9 @@ def run_machine(
     return capture.programs, capture.operations, capture.exercised, found
 
 
-def _run_captured(machine_type: type[CacheMachine], capture: _Capture, seed: int, examples: int, steps: int) -> None:
+def _run_captured(
+    machine_type: type[CacheMachine], capture: _Capture, seed: int, examples: int, steps: int, database: ExampleDatabase | None
+) -> None:
     captured = _captured(machine_type)
 
     @seeded(seed)
@@ -783,10 +795,10 @@ def _run_captured(machine_type: type[CacheMachine], capture: _Capture, seed: int
     quiet = settings(
         max_examples=examples,
         stateful_step_count=steps,
-        database=None,
+        database=database,
         deadline=None,
         derandomize=False,
-        phases=[Phase.generate],
+        phases=[Phase.generate] if database is None else [Phase.reuse, Phase.generate],
         print_blob=False,
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
@@ -811,7 +823,9 @@ def _captured(machine_type: type[CacheMachine]) -> Callable[[_Capture], CacheMac
             self.capture = capture
 
         def tell_situations(self) -> None:
-            """Nobody looks at the statistics of a captured run, and it does not look for more of anything."""
+            """Nobody looks at the statistics of a captured run; how much was reached decides whether an example is kept."""
+            if self.capture.looking_further:
+                target(float(len(names(self.watcher.reached))), label="situations")
 
         def do(self, op: Op) -> bool:
             capture = self.capture

@@ -549,6 +549,29 @@ class TestEviction:
         ]
         assert law(script, **self.HOW) == verdict
 
+    @pytest.mark.parametrize(
+        ("order", "lawful"),
+        [
+            ((1, 3, 0, 2), {"lru", "groups-together"}),
+            ((3, 1, 2, 0), {"lru", "groups-together"}),
+            ((1, 0, 3, 2), {"lru", "groups-in-turn"}),
+            ((3, 2, 1, 0), {"lru"}),
+        ],
+    )
+    @pytest.mark.parametrize("policy", [{"lru"}, {"lru", "groups-together"}, {"lru", "groups-in-turn"}])
+    def test_which_group_of_one_release_goes_first_is_a_promise_of_its_own(self, order, lawful, policy):
+        script = [
+            *out(0, (1, 2), ([0, 1], [2, 3])),
+            Do(Commit(0), free=[], cached=[0, 1, 2, 3]),
+            Do(Release(0), free=list(order)),
+        ]
+        for number in range(2):
+            left = list(order[2 * number + 2 :])
+            taken = ([order[2 * number]], [order[2 * number + 1]])
+            script += [Do(Admit(8 + number, (7,))), Do(Extend(8 + number, 1), tables={8 + number: taken}, free=left, cached=left)]
+        how = {"groups": (Group(), Group()), "block_size": 1, "num_blocks": 4, "prefix": True, "snapshot": True}
+        assert law(script, policy=policy, **how) == (None if policy <= lawful else "eviction-follows-policy")
+
     def test_without_books_a_hit_proves_what_was_kept(self):
         script = [
             *computed(0, (1, 2), [0]),
@@ -564,6 +587,33 @@ class TestEviction:
         how = {"prefix": True, "policy": {"lru"}, "num_blocks": 2}
         assert law(script, **how) == "eviction-follows-policy"
         assert law([*script[:-1], Do(Match(4), Hit(0))], **how) is None
+
+    @pytest.mark.parametrize("shows", [True, False])
+    def test_what_came_back_from_the_host_is_no_longer_known_to_be_matchable(self, shows):
+        """A swap-in may take the very blocks that a hit once proved matchable, and fill them anew without publishing them."""
+
+        def books(free: list[int], cached: list[int]) -> dict[str, list[int]]:
+            return {"free": free, "cached": cached} if shows else {}
+
+        script = [
+            *computed(0, (1, 2, 3, 4), [0, 1]),
+            Do(Release(0), **books([3, 2, 1, 0], [0, 1])),
+            Do(Admit(1, (1, 2, 3, 4, 5))),
+            Do(Match(1), Hit(4)),
+            Do(Extend(1, 1), Grant(adopted=4), tables={1: [0, 1, 2]}, **books([3], [0, 1])),
+            Do(Commit(1)),
+            Do(SwapOut(1), tables={1: []}, **books([3, 2, 1, 0], [0, 1])),
+            Do(SwapIn(1), tables={1: [0, 1, 2]}, **books([3], [])),
+            Do(Append(1, (6,))),
+            Do(Extend(1, 1)),
+            Do(Commit(1), **books([3], [2])),
+            Do(Release(1), **books([0, 1, 3, 2], [2])),
+            Do(Admit(2, (7, 7))),
+            Do(Extend(2, 2), tables={2: [0]}, **books([1, 3, 2], [2])),
+            Do(Admit(3, (1, 2, 3, 4, 5, 6, 7))),
+            Do(Match(3), Hit(0)),
+        ]
+        assert law(script, prefix=True, swap=True, snapshot=shows, policy={"lru"}) is None
 
     def test_a_block_that_is_held_is_not_passed_over(self):
         script = [

@@ -92,7 +92,10 @@ def test_the_capabilities_of_a_whole_adapter_come_back_as_they_were_claimed():
 @pytest.mark.parametrize(
     ("members", "words"),
     [
-        ({"capabilities": None}, "Mine has no capabilities(); give it a classmethod that returns kvproof.Capabilities."),
+        (
+            {"capabilities": None},
+            "Mine has no capabilities(); give it a classmethod that returns kvproof.Capabilities for a cache, or kvproof.KernelCapabilities for kernels.",
+        ),
         ({"capabilities": lambda self: ALL}, "could not be called on the class"),
         (
             {"capabilities": classmethod(lambda cls: {"prefix": True})},
@@ -126,7 +129,7 @@ def test_an_adapter_without_capabilities_is_told_to_define_them():
         ({"groups": (Group(block_size=0),)}, "a group's block_size must be 1 token or more, not 0"),
         ({"namespace_fields": {"tenants"}}, "namespace_fields names 'tenants'; the fields are tenant, model"),
         ({"namespace_fields": "tenant"}, "namespace_fields is str 'tenant'; it must be a collection"),
-        ({"policy": {"fifo"}}, "policy names 'fifo'; the policies are lru, tight, exact, rewrites"),
+        ({"policy": {"fifo"}}, "policy names 'fifo'; the policies are lru, tight, exact, rewrites, groups-together, groups-in-turn"),
         ({"policy": "lru"}, "policy is str 'lru'; it must be a collection"),
         ({"null_blocks": 0}, "null_blocks is int 0; it must be a collection"),
         ({"block_sizes": ()}, "block_sizes is (); give at least one, each 1 or more"),

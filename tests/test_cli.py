@@ -536,6 +536,7 @@ def test_all_schemas_at_once(kvproof):
 
 
 def test_new_writes_an_adapter_that_passes(kvproof, place):
+    (place / "sub").mkdir()
     status, out, _ = kvproof("new", "sub/mine_of_cli.py")
 
     assert status == 0

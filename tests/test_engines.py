@@ -25,6 +25,8 @@ for _needed in ("numpy", "xxhash"):
     pytest.importorskip(_needed, reason=f"{_needed}, which some engines need, is not installed; pip install 'kvproof[engines]'")
 
 SMALL = {
+    "sglang[eagle]==0.5.4": set(),
+    "sglang[keyed]==0.5.4": set(),
     "nano-vllm-fork[full]==20260210": {"hit-leaves-last-token"},
     "nano-vllm-npu[full]==0.0.2": {"hit-leaves-last-token"},
     "transformers[full]==5.16.0": {"no-spurious-exhaustion"},
@@ -43,6 +45,7 @@ SMALL = {
 NIGHTLY = {
     "sglang[radix]==0.5.23": {"hit-same-namespace", "no-aliasing"},
     "sglang[salted]==0.5.23": set(),
+    "sglang[eagle]==0.5.23": set(),
     "vllm[full]==0.33.0": set(),
     "vllm[window]==0.33.0": set(),
     "vllm[deferred]==0.33.0": set(),
@@ -60,6 +63,8 @@ def fetched(target: str) -> None:
     """Have the release here, or skip."""
     release = find_release(target)
     assert release is not None
+    for needed in release.engine.needs:
+        pytest.importorskip(needed, reason=f"{release.engine.name} needs {needed}, which is not installed")
     try:
         provide(release)
     except BadRelease as error:

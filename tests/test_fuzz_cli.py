@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 
 import pytest
 
 from kvproof.cli import main
+from kvproof.fuzz.campaigns.records import totals
+from kvproof.fuzz.campaigns.store import Store, directory
 from kvproof.fuzz.programs import read_program
 
 
@@ -70,3 +76,23 @@ def test_a_damaged_campaign_is_refused(tmp_path, text, complaint, capsys):
     assert fuzz("production") == 2
     assert complaint in capsys.readouterr().err
     assert place.read_text() == text
+
+
+def test_a_campaign_that_is_asked_to_end_writes_its_report_and_goes_on_later(tmp_path, capsys):
+    command = [sys.executable, "-c", "import sys; from kvproof.cli import main; sys.exit(main(sys.argv[1:]))", "fuzz", "production-sync"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [*command, "-n", "1", "--minutes", "5", "--seed", "3", "--json", "report.json"], env=environment, cwd=tmp_path
+    )
+    records = tmp_path / ".kvproof/campaigns/production-sync/store"
+    store = Store(directory(records), target="production-sync", campaign="3")
+    until = time.monotonic() + 60
+    while not store.records() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=60) == 0
+    done = totals(store.records())
+    report = json.loads((tmp_path / "report.json").read_bytes())
+    assert (report["verdict"], report["programs"]) == ("held", done.programs)
+    assert fuzz("production-sync", "--minutes", "0.01") == 0
+    assert totals(store.records()).programs >= done.programs

@@ -252,6 +252,67 @@ def test_a_first_release_that_raises_is_a_fault_of_the_adapter():
     assert result.fault.startswith("release raised KeyError: 0")
 
 
+class Owning(Toy):
+    """An adapter that can tell the cache's own failures: they are assertions."""
+
+    def raised_by_cache(self, error):
+        return isinstance(error, AssertionError)
+
+
+def test_a_failure_of_the_caches_own_that_left_its_mark_is_a_broken_law():
+    class Halfway(Owning):
+        def extend(self, seq, count, drafts=()):
+            self.rows[seq].append(self.free.pop())
+            raise AssertionError("the books are wrong")
+
+    result = run(PROGRAM, Halfway, keep_trace=True, **POOL)
+    assert (result.fault, result.violation.law) == ("", "failure-changes-nothing")
+    assert "extend raised AssertionError: the books are wrong at test_lockstep.py" in result.violation.reason
+    assert "in the cache's own code" in result.violation.reason
+    assert result.trace[-1].outcome.error.startswith("AssertionError")
+
+
+def test_a_failure_of_the_caches_own_where_there_was_room_denies_room():
+    class Dead(Owning):
+        def extend(self, seq, count, drafts=()):
+            raise AssertionError("the books are wrong")
+
+    result = run(PROGRAM, Dead, **POOL)
+    assert (result.fault, result.violation.law) == ("", "no-spurious-exhaustion")
+    assert "yet extend raised AssertionError: the books are wrong" in result.violation.reason
+
+
+def test_a_failure_of_the_caches_own_that_breaks_no_law_is_told_as_a_fault():
+    class Deaf(Owning):
+        def append(self, seq, tokens):
+            raise AssertionError("the books are wrong")
+
+    result = run(PROGRAM, Deaf, **POOL)
+    assert result.violation is None
+    assert "append(0, (4,)) raised AssertionError: the books are wrong" in result.fault
+
+
+def test_a_release_that_the_cache_itself_cannot_finish_is_a_broken_law():
+    class Sticky(Owning):
+        def release(self, seq, reason):
+            raise AssertionError("the books are wrong")
+
+    result = run([Admit(0, (1,)), Extend(0, 1), Release(0)], Sticky, **POOL)
+    assert (result.fault, result.violation.law) == ("", "release-once")
+    assert "sequence 0 cannot be let go of: release raised AssertionError: the books are wrong" in result.violation.reason
+
+
+def test_what_the_adapter_does_not_put_on_the_cache_stays_its_own_fault():
+    class Clumsy(Owning):
+        def extend(self, seq, count, drafts=()):
+            self.rows[seq].append(self.free.pop())
+            raise IndexError("nowhere")
+
+    result = run(PROGRAM, Clumsy, **POOL)
+    assert result.violation is None
+    assert "raised IndexError: nowhere" in result.fault
+
+
 @pytest.mark.parametrize(
     ("claims", "adopted", "words"),
     [

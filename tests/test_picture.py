@@ -29,6 +29,7 @@ from kvproof.fuzz.programs import PoolConfig, Program, write_program
 from kvproof.fuzz.reports.picture import film as filming
 from kvproof.fuzz.reports.picture.align import align
 from kvproof.fuzz.reports.picture.document import Document, Picture
+from kvproof.fuzz.reports.picture.events import film_events
 from kvproof.fuzz.reports.picture.film import Film, set_delta, splice, table_delta
 from kvproof.fuzz.reports.picture.html import MOST_PLAIN_BYTES, SCRIPTS, STYLES, html
 from kvproof.fuzz.reports.picture.stage import Prefixes, Stage
@@ -205,14 +206,85 @@ def test_a_trace_ends_at_the_law_that_it_breaks(tmp_path, capsys):
     assert main(["replay", str(failure), f"{picture_runs.__file__}:BreaksLate"]) == 1
 
 
-def test_a_damaged_trace_is_drawn_up_to_the_damage(tmp_path):
-    path = recorded(serving_program(60), ProductionAdapter, tmp_path / "trace.jsonl")
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:20], lines[20][:15], *lines[21:]]) + "\n")
+def test_a_trace_is_drawn_beyond_lines_that_are_missing(tmp_path):
+    path = recorded(serving_program(400), ProductionAdapter, tmp_path / "trace.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    whole = film_trace(path)
+    path.write_text("".join([*lines[:100], *lines[104:]]))
     picture = film_trace(path)
-    assert len(picture.frames) == 19
-    assert picture.trouble.startswith("Line 21 is damaged")
+    assert picture.gaps == [99]
+    assert picture.texts[99] == "operations 99 to 102 are missing before line 101"
+    assert picture.numbers == [*range(99), None, *range(103, len(whole.frames))], "steps keep their numbers"
+    assert picture.note.startswith(
+        "Operations 99 to 102 are missing before line 101. Beyond the gap only sequences that began later are followed."
+    )
+    stage, full = Stage(picture), Stage(whole)
+    stage.advance(99)
+    assert not stage.players
+    assert {block.state for block in stage.blocks} == {filming.UNKNOWN}
+    born = max(seq for frame in whole.frames[:103] for seq in (change.seq for change in frame.s))
+    for row, number in enumerate(picture.numbers[100:], 100):
+        stage.advance(row)
+        full.advance(number)
+        assert stage.players.keys() == {seq for seq in full.players if seq > born}
+        assert all(stage.players[seq].tables == full.players[seq].tables for seq in stage.players)
+        held = {block for player in stage.players.values() for table in player.tables for block in table}
+        assert all(block in held or stage.blocks[block].state == filming.UNKNOWN for block in range(picture.num_blocks))
+    assert "not followed" in picture.answers
     assert main(["open", str(path), "--html", str(tmp_path / "page.html")]) == 2
+
+
+def test_a_line_that_is_damaged_is_a_gap_and_a_doubled_one_is_not(tmp_path):
+    path = recorded(serving_program(60), ProductionAdapter, tmp_path / "trace.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    frames = len(film_trace(path).frames)
+    path.write_text("".join([*lines[:20], lines[19], *lines[20:]]))
+    doubled = film_trace(path)
+    assert (doubled.gaps, len(doubled.frames)) == ([], frames)
+    assert doubled.note.startswith("Line 21 repeats operation 18.")
+    path.write_text("".join([*lines[:20], lines[20][:15] + "\n", *lines[21:]]))
+    assert film_trace(path).gaps == [19]
+
+
+EVENTS = [
+    ["AllBlocksCleared"],
+    ["BlockStored", [11, 12], None, [5, 6, 7, 8], 2, None, "GPU"],
+    ["BlockStored", [13], 12, [9, 9], 2, None, "GPU"],
+    ["BlockStored", [11], None, [5, 6], 2, None, "GPU"],
+    ["BlockRemoved", [12], "GPU"],
+    ["BlockStored", [14], None, [1, 2], 2, None, "GPU"],
+]
+
+
+def events_file(path, events):
+    path.write_text("".join(json.dumps([float(at), [event]]) + "\n" for at, event in enumerate(events)))
+    return path
+
+
+def test_a_stream_of_events_is_drawn_as_the_index_that_it_makes(tmp_path):
+    picture = film_events(events_file(tmp_path / "events.jsonl", EVENTS))
+    assert picture.texts[1:3] == ["stored 11 12 on GPU", "stored 13 after 12 on GPU"]
+    stage, prefixes = Stage(picture), Prefixes(picture)
+    stage.advance(2)
+    assert stage.matchable == {0, 1, 2}
+    assert [prefixes.token(content) for content in stage.slots] == [5, 6, 7, 8, 9, 9]
+    assert [prefixes.token(node) for node in prefixes.path(stage.slots[5], 6)] == [5, 6, 7, 8, 9, 9], "a hash continues its parent"
+    stage.advance(4)
+    assert stage.matchable == {0, 2}
+    assert stage.blocks[0].count == 2, "it was stored twice"
+    stage.advance(5)
+    assert stage.name(1) == "b1#2", "a place is used again"
+
+
+def test_a_stream_ends_at_the_law_that_it_breaks(tmp_path, capsys):
+    path = events_file(tmp_path / "events.jsonl", [*EVENTS, ["BlockStored", [11], None, [8, 8], 2, None, "GPU"], ["AllBlocksCleared"]])
+    accused = film_events(path).accusation
+    assert (accused.law, accused.row, accused.blocks) == ("hit-is-true-prefix", 6, [0])
+    assert main(["open", str(path), "--text"]) == 1
+    assert "hit-is-true-prefix is broken at step 6" in capsys.readouterr().out
+    page = tmp_path / "page.html"
+    assert main(["audit", str(path), "--html", str(page)]) == 1
+    assert data_of(page.read_bytes())["pictures"][0]["accusation"]["law"] == "hit-is-true-prefix"
 
 
 def test_what_a_trace_recorded_is_run_again_on_another_target(tmp_path):

@@ -15,6 +15,7 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from picture_runs import COPY_NOT_ISSUED, BreaksLate, film, long_picture, serving_program
 
@@ -23,6 +24,8 @@ from kvproof.fuzz.reports.picture.align import align
 from kvproof.fuzz.reports.picture.document import Case, Document, Picture
 from kvproof.fuzz.reports.picture.html import html
 from kvproof.fuzz.reports.picture.stage import Stage
+from kvproof.fuzz.reports.picture.traces import film_trace
+from kvproof.fuzz.traces.record import record
 from kvproof.fuzz.verdicts import LawVerdict
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter
 from kvproof.models.ops import Admit, Extend, Namespace
@@ -453,14 +456,14 @@ def test_the_program_and_the_link_are_copied(show):
     picture = film(COPY_NOT_ISSUED)
     page = show(Document("t", [picture]))
     page.click('button[aria-label="Copy the program as a test that stands alone"]')
-    assert page.evaluate("navigator.clipboard.readText()") == picture.source
+    page.wait_for_function("async (text) => (await navigator.clipboard.readText()) === text", arg=picture.source)
     page.click('.copyable summary:has-text("as a failure file")')
     page.click('button[aria-label="Copy the program as a failure file"]')
     assert page.evaluate("navigator.clipboard.readText()") == picture.program
     press(page, "l")
     assert page.evaluate("navigator.clipboard.readText()").endswith("page.html#step=4")
     press(page, "c")
-    assert page.evaluate("navigator.clipboard.readText()") == picture.source
+    page.wait_for_function("async (text) => (await navigator.clipboard.readText()) === text", arg=picture.source)
 
 
 def test_the_copied_program_is_a_test_that_fails(show, tmp_path):
@@ -679,3 +682,31 @@ def test_a_hundred_thousand_operations(show):
         stage.advance(row)
         assert name == stage.name(3)
         press(page, "0")
+
+
+def test_a_gap_is_marked_on_the_page(show, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    with record(ProductionAdapter(num_blocks=8, block_size=2), path, num_blocks=8, block_size=2) as cache:
+        for seq in range(3):
+            cache.admit(seq, (seq, 1, 2))
+            cache.extend(seq, 3)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:3], *lines[4:]]))
+    page = show(Document("trace", [film_trace(path)]), "#step=4")
+    assert page.inner_text("#verdict") == "! judged in part"
+    assert page.inner_text(".cell.gap .verb") == "operation 2 is missing before line 4"
+    assert "not known: lines are missing" in page.inner_text(".legend")
+    assert "Beyond the gap only sequences that began later are followed." in page.inner_text("#accusation")
+    page.locator(".cell.gap").click()
+    settle(page)
+    assert "only what began later is known" in page.inner_text('section[aria-label="What changed"]')
+
+
+def test_the_page_leads_to_the_steps_in_which_a_violation_began(show):
+    picture = film(COPY_NOT_ISSUED)
+    picture.accusation = msgspec.structs.replace(picture.accusation, began=[1, 3])
+    page = show(Document("copy", [picture]))
+    assert page.inner_text(".began") == "It began in step 1, step 3."
+    page.locator(".began button").nth(1).click()
+    settle(page)
+    assert step(page) == "3"

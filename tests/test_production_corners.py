@@ -216,3 +216,30 @@ def test_a_windowed_group_serves_with_no_more_than_the_blocks_that_are_needed():
     cache.evict([older])
     cache.admit(1, prompt)
     assert cache.match(1) == 8
+
+
+def test_a_matchable_tail_is_copied_while_one_block_is_free():
+    cache = PagedCache(2, 2)
+    computed(cache, 0, [1, 2])
+    cache.truncate(0, 1)
+    cache.append(0, [3])
+    assert len(cache.extend(0, 1).copies) == 1
+    assert cache.books().cached == {0}
+
+
+def test_a_matchable_tail_is_rewritten_where_no_block_is_free():
+    cache = PagedCache(1, 2)
+    computed(cache, 0, [1, 2])
+    cache.truncate(0, 1)
+    cache.append(0, [3])
+    assert cache.extend(0, 1).copies == ()
+    assert cache.books().cached == frozenset()
+
+
+def test_what_a_truncation_frees_is_evicted_from_the_end_whatever_the_size_of_the_blocks():
+    cache = PagedCache(20, 2, groups=(GroupSpec(block_size=2), GroupSpec(block_size=4)))
+    computed(cache, 0, list(range(12)))
+    ends = {block: size * (index + 1) for group, size in enumerate((2, 4)) for index, block in enumerate(cache.block_table(0, group))}
+    cache.truncate(0, 1)
+    evictable = [block for block in cache.books().free if block in cache.books().cached]
+    assert [ends[block] for block in evictable] == [12, 12, 10, 8, 8, 6, 4]

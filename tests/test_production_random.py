@@ -6,14 +6,34 @@ Not the suite's lockstep driver: a second, smaller judge, so that a fault in one
 import random
 from collections import Counter
 from copy import deepcopy
+from math import lcm
 
 import pytest
 
 from kvproof.impl.production import GroupSpec, PagedCache, WorkerMirror
-from kvproof.impl.production.errors import OutOfBlocks, WindowPassed
+from kvproof.impl.production.errors import (
+    BlockOutOfRange,
+    DraftsNotAllowed,
+    LengthOutOfRange,
+    NothingToCommit,
+    NothingToExtend,
+    NotSwappedOut,
+    OutOfBlocks,
+    PassNotFinished,
+    SequenceExists,
+    SwappedOut,
+    TooManyAccepted,
+    UncommittedPass,
+    UnknownSequence,
+    UnknownStep,
+    WindowPassed,
+)
 
 MOST_LIVE = 6
 """More sequences only get into each other's way."""
+
+WIDE = 2**40
+"""A token that is filed in another tree, with all that comes before and after it."""
 
 FULL = GroupSpec()
 CONFIGURATIONS = {
@@ -26,6 +46,7 @@ CONFIGURATIONS = {
     "window-of-one": {"groups": (GroupSpec("sliding_window", window=1), FULL), "steps": True},
     "two-full": {"groups": (FULL, GroupSpec(block_size=3)), "steps": True},
     "uncached": {"groups": (FULL,), "steps": True, "prefix_caching": False},
+    "wide-tokens": {"groups": (FULL, GroupSpec("sliding_window", window=3)), "steps": True, "wide": 0.1},
 }
 
 
@@ -45,13 +66,14 @@ class Sequence:
 class Harness:
     """Drives one cache; `slots` holds what a forward pass would have left in each slot: namespace and the token prefix that ends there."""
 
-    def __init__(self, seed, *, groups, steps, prefix_caching=True):
+    def __init__(self, seed, *, groups, steps, prefix_caching=True, wide=0.0):
         self.random = random.Random(seed)
         self.block_size = self.random.choice([1, 2, 2, 3, 4])
         self.blocks = self.random.randint(2, 20) * len(groups)
         self.groups = groups
         self.sizes = [group.block_size or self.block_size for group in groups]
         self.steps = steps
+        self.wide = wide
         self.cache = PagedCache(
             self.blocks,
             self.block_size,
@@ -68,7 +90,8 @@ class Harness:
         self.said = []
         self.slots = {}
         self.open = {}
-        self.matchable = set()
+        self.matchable = {}
+        """block -> the group for which it is matchable."""
         self.next = 0
         self.reached = Counter()
 
@@ -123,7 +146,7 @@ class Harness:
     def admit(self):
         if len(self.live) >= MOST_LIVE:
             return
-        prompt = [self.random.randint(0, 1) for _ in range(self.random.randint(1, 14))]
+        prompt = self.words(1, 14)
         if self.said and self.random.random() < 0.6:
             # Something that was said before, and perhaps a little more: that is what a prefix cache is for.
             prompt = self.random.choice(self.said)[: self.random.randint(1, 20)] + prompt[: self.random.randint(0, 4)] or prompt
@@ -132,6 +155,13 @@ class Harness:
         seq, self.next = self.next, self.next + 1
         self.cache.admit(seq, prompt, namespace)
         self.live[seq] = Sequence(prompt, tuple(namespace.items()))
+
+    def words(self, least, most):
+        """Tokens of a small alphabet, and where the configuration says so now and then one that does not fit in 32 bits."""
+        tokens = [self.random.randint(0, 1) for _ in range(self.random.randint(least, most))]
+        if self.random.random() < self.wide:
+            tokens[-1] = WIDE
+        return tokens
 
     def pick(self, condition):
         choices = [seq for seq, sequence in self.live.items() if condition(sequence)]
@@ -148,17 +178,38 @@ class Harness:
             assert 0 <= hit < len(self.live[seq].tokens)
             assert self.cache.books() == before
             self.reached["hit"] += hit > 0
-            if self.groups == (FULL,):
-                assert hit == self.longest_hit(self.live[seq])
+            if not self.wide:
+                assert hit == self.hits(self.live[seq])[0][0]
 
-    def longest_hit(self, sequence):
-        """What the matchable blocks show, read off the slots themselves."""
-        size = self.block_size
-        shown = {self.slots.get((block, size - 1)) for block in self.cache.books().cached}
-        length = 0
-        while length + size < len(sequence.tokens) and (sequence.namespace, tuple(sequence.tokens[: length + size])) in shown:
-            length += size
-        return length
+    def hits(self, sequence):
+        """(length, the blocks that an adoption of it lists) of every hit, the longest first; read off the slots themselves."""
+        shown = {(group, self.slots.get((block, self.sizes[group] - 1))): block for block, group in self.matchable.items()}
+        found = [(0, [])]
+        for length in range(lcm(*self.sizes), len(sequence.tokens), lcm(*self.sizes)):
+            wanted = [
+                shown.get((group, (sequence.namespace, tuple(sequence.tokens[:end]))))
+                for group, size in enumerate(self.sizes)
+                for end in range(size * (1 + self.first_needed(group, length)), length + 1, size)
+            ]
+            if None not in wanted:
+                found.insert(0, (length, wanted))
+        return found
+
+    def first_needed(self, group, computed):
+        """Index of the first block that the token at position `computed` reads."""
+        window = self.groups[group].window
+        return 0 if window is None else max(0, computed - window + 1) // self.sizes[group]
+
+    def adopted(self, sequence, count):
+        """The longest hit that leaves room for the pass; None where there is none."""
+        free = self.cache.books().free
+        for length, blocks in self.hits(sequence):
+            end = min(length + count, len(sequence.tokens))
+            need = sum(-(-end // size) for size in self.sizes)
+            need -= sum(length // size for size in self.sizes) - sum(block in free for block in blocks)
+            if need <= len(free):
+                return length
+        return None
 
     def extend(self):
         seq = self.pick(lambda s: not s.target and not s.swapped and s.computed < len(s.tokens))
@@ -168,9 +219,10 @@ class Harness:
         count = self.random.randint(1, 1 + len(sequence.tokens) - sequence.computed)
         drafts = ()
         if sequence.computed and sequence.computed + count >= len(sequence.tokens) and self.random.random() < 0.5:
-            drafts = tuple(self.random.randint(0, 1) for _ in range(self.random.randint(1, 4)))
+            drafts = tuple(self.words(1, 4))
         before = self.state()
         hit = self.cache.match(seq)
+        expected = self.adopted(sequence, count) if not sequence.computed and not self.wide else None
         try:
             grant = self.cache.extend(seq, count, drafts)
         except OutOfBlocks:
@@ -179,6 +231,8 @@ class Harness:
             self.check_exhaustion_was_real(seq, count, len(drafts))
             return
         assert grant.adopted <= hit
+        if expected is not None:
+            assert grant.adopted == expected
         self.reached["adopted"] += grant.adopted > 0
         self.reached["copied"] += len(grant.copies)
         sequence.computed += grant.adopted
@@ -261,7 +315,7 @@ class Harness:
     def append(self):
         seq = self.pick(lambda s: not s.target)
         if seq is not None and len(self.live[seq].tokens) < 30:
-            tokens = [self.random.randint(0, 1) for _ in range(self.random.randint(1, 3))]
+            tokens = self.words(1, 3)
             self.cache.append(seq, tokens)
             self.live[seq].tokens += tokens
             self.said.append(list(self.live[seq].tokens))
@@ -294,17 +348,17 @@ class Harness:
     def release(self):
         seq = self.pick(lambda s: True)
         if self.gone and self.random.random() < 0.2:
-            assert not self.cache.release(self.random.choice(self.gone))
-            assert not self.cache.preempt(self.random.choice(self.gone))
+            assert self.cache.release(self.random.choice(self.gone)) is False
+            assert self.cache.preempt(self.random.choice(self.gone)) is False
         if seq is None:
             return
         sequence = self.live[seq]
         if self.random.random() < 0.5:
-            self.cache.release(seq)
+            assert self.cache.release(seq) is True
             self.gone.append(seq)
             del self.live[seq]
         else:
-            self.cache.preempt(seq)
+            assert self.cache.preempt(seq) is bool(sequence.computed or sequence.target)
             fresh = self.live[seq] = Sequence(sequence.tokens, sequence.namespace)
             assert self.cache.tokens(seq) == fresh.tokens
 
@@ -315,6 +369,8 @@ class Harness:
         launched = [seq for seq, sequence in self.live.items() if sequence.target and sequence.step is None]
         assert sorted(plan.sequences) == sorted(launched)
         assert sorted(plan.copies) == sorted(copy for seq in launched for copy in self.live[seq].copies)
+        assert len(set(plan.dropped)) == len(plan.dropped)
+        assert all(self.mirror.table(seq, group) for seq in plan.dropped for group in range(len(self.groups)))
         self.mirror.apply(plan)
         for seq in [*self.live, *self.gone]:
             for group in range(len(self.groups)):
@@ -377,6 +433,67 @@ class Harness:
         sequence.swapped = False
         self.reached["swapped back"] += 1
 
+    def wrong(self):
+        """A call that the state of its sequence or step rules out: it raises what it should, and changes nothing."""
+        calls = [
+            (UnknownStep, self.cache.end_step, 10**6),
+            (BlockOutOfRange, self.cache.evict, [0, self.blocks]),
+            (UnknownSequence, self.cache.fork, 10**6, 10**6 + 1),
+        ]
+        calls += [(UnknownSequence, call, 10**6, *rest) for call, *rest in self.calls()]
+        for seq, sequence in self.live.items():
+            calls.append((SequenceExists, self.cache.admit, seq, [1]))
+            if not sequence.swapped:
+                calls.append((NotSwappedOut, self.cache.swap_in, seq))
+            if sequence.swapped:
+                calls += [
+                    (SwappedOut, call, seq, *rest)
+                    for call, *rest in self.calls()
+                    if call not in (self.cache.commit, self.cache.swap_in, self.cache.append)
+                ]
+            elif sequence.target:
+                calls.append((UncommittedPass, self.cache.extend, seq, 1))
+                calls += [
+                    (UncommittedPass, call, seq, *rest)
+                    for call, *rest in self.calls()
+                    if call in (self.cache.append, self.cache.truncate, self.cache.swap_out)
+                ]
+                if self.steps and (sequence.step is None or sequence.step in self.open):
+                    calls.append((PassNotFinished, self.cache.commit, seq))
+                else:
+                    calls.append((TooManyAccepted, self.cache.commit, seq, len(sequence.drafts) + 1))
+            else:
+                known = len(sequence.tokens)
+                calls.append((NothingToCommit, self.cache.commit, seq))
+                calls.append((SequenceExists, self.cache.fork, seq, seq))
+                calls.append((LengthOutOfRange, self.cache.truncate, seq, self.random.choice([0, sequence.computed + 1])))
+                if sequence.computed == known:
+                    calls.append((NothingToExtend, self.cache.extend, seq, 1))
+                else:
+                    calls.append((NothingToExtend, self.cache.extend, seq, 0))
+                    if not sequence.computed:
+                        calls.append((DraftsNotAllowed, self.cache.extend, seq, known, (1,)))
+                    elif sequence.computed + 1 < known:
+                        calls.append((DraftsNotAllowed, self.cache.extend, seq, known - sequence.computed - 1, (1,)))
+        error, call, *arguments = self.random.choice(calls)
+        before = self.state()
+        with pytest.raises(error):
+            call(*arguments)
+        assert self.state() == before
+
+    def calls(self):
+        """Every call that concerns one sequence, with what else it takes."""
+        cache = self.cache
+        return [
+            (cache.append, [1]),
+            (cache.match,),
+            (cache.extend, 1),
+            (cache.commit,),
+            (cache.truncate, 1),
+            (cache.swap_out,),
+            (cache.swap_in,),
+        ]
+
     # The invariants.
 
     def state(self):
@@ -399,12 +516,12 @@ class Harness:
             if event.kind == "cleared":
                 self.matchable.clear()
             elif event.kind == "stored":
-                assert not self.matchable & set(event.blocks)
-                self.matchable.update(event.blocks)
+                assert not self.matchable.keys() & set(event.blocks)
+                self.matchable.update(dict.fromkeys(event.blocks, event.group))
             else:
-                assert self.matchable.issuperset(event.blocks)
-                self.matchable.difference_update(event.blocks)
-        assert books.cached == self.matchable
+                for block in event.blocks:
+                    del self.matchable[block]
+        assert books.cached == self.matchable.keys()
         stats = self.cache.stats()
         assert stats.used_blocks + stats.free_blocks == self.blocks
         assert stats.cached_blocks == len(books.cached)
@@ -415,6 +532,43 @@ class Harness:
         for seq, sequence in self.live.items():
             if not sequence.swapped and not sequence.target:
                 self.check_reads(self.reads(seq))
+                for group in range(len(self.groups)):
+                    passed = self.cache.block_table(seq, group)[: self.first_needed(group, sequence.computed)]
+                    assert not any(block is not None for block in passed), "a block has left its window and is held"
+
+    def check_index(self):
+        """What the prefix index keeps for itself: counts, places and cursors agree with what is filed and with who stands where."""
+        index, pool, states = self.cache._index, self.cache._pool, self.cache._sequences.values()
+        cursors = Counter(run for state in states for run in state.cursors if run is not None)
+        runs = [(run, None) for run in index._roots.values()]
+        assert set(cursors) <= {run for run, _ in self.walk(runs)}
+        filed = {}
+        for run, parent in self.walk(runs):
+            assert run.parent is parent
+            assert run.cursors == cursors[run]
+            if not (run.children or run.cursors):
+                mostly_filed = 2 * run.live > len(run.filed) * (run.end - run.start)
+                assert mostly_filed or any(column[-1] >= 0 for column in run.filed.values()), "memory for what is forgotten"
+            assert len(run.data) == (run.end - run.start) * run.width
+            assert all(len(column) == run.end - run.start for column in run.filed.values())
+            places = {block: (at, group) for group, column in run.filed.items() for at, block in enumerate(column, run.start) if block >= 0}
+            assert run.live == len(places)
+            filed |= {block: (run, at * len(self.groups) + group) for block, (at, group) in places.items()}
+        assert filed == {block: (run, pool.labels[block]) for block, run in enumerate(index._runs) if run is not None}
+        assert {block for block, label in enumerate(pool.labels) if label >= 0} == set(filed)
+        assert index.filed == len(filed)
+        assert pool.idle == sum(not pool.refs[block] for block in filed)
+        assert self.cache._unlaunched.keys() == {seq for seq, held in self.live.items() if held.target and held.step is None and self.steps}
+
+    def walk(self, runs):
+        """Every run, with the one that it continues."""
+        waiting = list(runs)
+        for run, parent in waiting:
+            yield run, parent
+            for first, child in run.children.items():
+                assert child.first == first
+                assert child.start == run.end
+                waiting.append((child, run))
 
     def drain(self):
         for seq in list(self.live):
@@ -448,6 +602,7 @@ OPERATIONS = {
     "reset": 0.3,
     "swap_out": 2,
     "swap_in": 3,
+    "wrong": 2,
 }
 
 
@@ -478,6 +633,7 @@ def run(seed, operations, configuration):
     for name in harness.random.choices(names, weights, k=operations):
         getattr(harness, name)()
         harness.check()
+        harness.check_index()
     harness.drain()
     return harness.reached
 
@@ -485,8 +641,8 @@ def run(seed, operations, configuration):
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 def test_random_operations_keep_every_promise(configuration):
     reached = Counter()
-    for seed in range(40):
-        reached += run(seed, 120, configuration)
+    for seed in range(60):
+        reached += run(seed, 160, configuration)
     expected = {"out", "copied", "rejected", "swapped", "swapped back", "decoded together"}
     if CONFIGURATIONS[configuration]["groups"] == (FULL,):
         expected |= {"short"}

@@ -12,6 +12,7 @@ from kvproof.cli import main
 from kvproof.fuzz.campaigns import apart
 from kvproof.fuzz.programs import BadFile, PoolConfig, Program, write_program
 from kvproof.fuzz.verdicts import Finding
+from kvproof.fuzz.zoo.case import Verdict
 from kvproof.fuzz_cli import _keep_death
 from kvproof.impl.production.adapter import SynchronousAdapter
 from kvproof.models.ops import Admit, Extend
@@ -26,10 +27,10 @@ FUZZ = ("fuzz", "production-sync", "--programs", "5", "--batch", "5", "--seed", 
 COMMANDS = [
     (*EXHAUST, "--state", PLACE),
     (*EXHAUST, "--picture", PLACE),
-    ("exhaust", "bug:canary", "--scope", "small", "--failures", PLACE),
     ("zoo", "--markdown", PLACE),
     (*CHECK, "--json", PLACE),
     (*CHECK, "--junit", PLACE),
+    (*CHECK, "--sarif", PLACE),
     (*CHECK, "--html", PLACE),
     (*FUZZ, "--directory", PLACE),
     (*FUZZ, "--json", PLACE),
@@ -74,9 +75,34 @@ def test_what_was_exhausted_is_told_before_its_file_fails(capsys):
     assert "every such program of up to 1 operation was tried" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "verdict"),
+    [
+        (("exhaust", "bug:canary", "--scope", "small", "--state", PLACE, "--failures", PLACE), "no-aliasing is broken: "),
+        (("fuzz", "bug:canary", *FUZZ[2:], "--json", PLACE, "--issue", PLACE), "fuzz breaks bug:canary"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_broken_law_is_told_and_outweighs_files_that_cannot_be_written(arguments, verdict, capsys):
+    assert main(arguments) == 1
+    out, err = capsys.readouterr()
+    assert verdict in out or "no-aliasing is broken" in out
+    assert err.count("cannot be written (") == 2
+
+
+def test_a_zoo_with_trouble_is_told_and_outweighs_its_page(monkeypatch, capsys):
+    case = zoo.CASES[0]
+    outcome = zoo.Outcome(case, Verdict({}, 7, 1.0), None)
+    monkeypatch.setattr(zoo, "judge_all", lambda *_, **__: iter((outcome,)))
+    assert main(["zoo", case.name, "--markdown", PLACE]) == 1
+    out, err = capsys.readouterr()
+    assert "no law broke in 7 programs" in out
+    assert "cannot be written (" in err
+
+
 def test_an_adapter_that_cannot_be_written_is_one_sentence(capsys):
     assert main(["new", "taken/adapter.py"]) == 2
-    assert complaints(capsys) == ["kvproof: taken/adapter.py cannot be written (File exists); name a place that can be."]
+    assert complaints(capsys) == ["kvproof: There is no directory taken to write adapter.py to; create it, or name another place."]
 
 
 def test_the_situations_of_a_campaign_that_cannot_be_written_are_one_sentence(tmp_path, capsys):

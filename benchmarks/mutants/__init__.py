@@ -3,5 +3,5 @@
     python -m benchmarks.mutants --minutes 9 --results mutants.jsonl       # again, to go on
     python -m benchmarks.mutants --results mutants.jsonl --report          # the score and the survivors
 
-`sources` makes the mutants, `kill` runs the suite on one.
+`sources` makes the mutants, `kill` runs the suite on one, `equivalent.toml` says of survivors why nothing can notice them.
 """

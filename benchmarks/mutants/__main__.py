@@ -7,6 +7,7 @@ import importlib.util
 import random
 import sys
 import time
+import tomllib
 from collections import Counter
 from pathlib import Path
 from types import CodeType
@@ -23,6 +24,8 @@ PRODUCTION = (
     "tests/test_production_lock.py",
     "tests/test_production_corners.py",
     "tests/test_production_decode.py",
+    "tests/test_production_costs.py",
+    "tests/test_production_random.py",
 )
 MODULES: dict[str, tuple[str, ...]] = {
     **{
@@ -43,7 +46,12 @@ MODULES: dict[str, tuple[str, ...]] = {
             "records",
         )
     },
-    "kvproof.impl.checker": ("tests/test_checker.py", "tests/test_lockstep.py", "tests/test_checker_corners.py"),
+    "kvproof.impl.checker": (
+        "tests/test_checker.py",
+        "tests/test_lockstep.py",
+        "tests/test_checker_corners.py",
+        "tests/test_production_costs.py",
+    ),
 }
 """Module -> the tests that are written for it."""
 
@@ -54,6 +62,11 @@ class Result(msgspec.Struct, frozen=True):
     mutant: Mutant
     noticed: str
     seconds: float
+
+    @property
+    def change(self) -> str:
+        """What was changed, as a line."""
+        return f"{self.mutant.before}  ->  {self.mutant.after}"
 
     @property
     def survived(self) -> bool:
@@ -68,24 +81,41 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"))
     parser.add_argument("--only", default="", metavar="TEXT", help="only mutants with TEXT in their names")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th mutant, for a sample")
-    parser.add_argument("--again", action="store_true", help="run the survivors once more, after new tests")
+    parser.add_argument("--again", action="store_true", help="run only the survivors, once more, after new tests")
     parser.add_argument("--report", action="store_true", help="only print the score and the survivors")
-    parser.add_argument("--least", type=float, default=0.0, metavar="PERCENT")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="also write the score and the survivors as a page")
+    parser.add_argument(
+        "--least", type=float, default=0.0, metavar="PERCENT", help="fail below this share of the mutants that can be noticed"
+    )
     asked = parser.parse_args()
+    reasons = _reasons()
     results = {result.mutant.name: result for result in _read(asked.results)}
     if not asked.report:
         todo = [
             (mutant, code, tests)
             for module, tests in MODULES.items()
             for number, (mutant, code) in enumerate(mutants(module, _source(module)))
-            if number % asked.every == 0
-            and asked.only in mutant.name
-            and (mutant.name not in results or (asked.again and results[mutant.name].survived))
+            if number % asked.every == 0 and asked.only in mutant.name and _is_due(results.get(mutant.name), reasons, again=asked.again)
         ]
         # In an order that is drawn, so that a run that is cut short is a sample of all.
         random.Random(0).shuffle(todo)
         _run(todo, asked.minutes, asked.results, results)
-    return _report(list(results.values()), asked.least)
+    ran = list(results.values())
+    if asked.page:
+        asked.page.write_text(page(ran, reasons), encoding="utf-8")
+    return _report(ran, reasons, asked.least)
+
+
+def _reasons() -> dict[tuple[str, str], str]:
+    """(function, change) -> why nothing can notice it."""
+    listed = tomllib.loads((Path(__file__).parent / "equivalent.toml").read_text(encoding="utf-8"))["mutant"]
+    return {(entry["function"], entry["change"]): entry["why"] for entry in listed}
+
+
+def _is_due(known: Result | None, reasons: dict[tuple[str, str], str], *, again: bool) -> bool:
+    if not again:
+        return known is None
+    return known is not None and known.survived and (known.mutant.function, known.change) not in reasons
 
 
 def _source(module: str) -> str:
@@ -115,18 +145,60 @@ def _run(todo: list[tuple[Mutant, CodeType, tuple[str, ...]]], minutes: float, p
             bar.advance(task)
 
 
-def _report(results: list[Result], least: float) -> int:
-    killed = [result for result in results if not result.survived]
-    by = Counter(result.noticed.partition(" ")[0] for result in killed)
+def _report(results: list[Result], reasons: dict[tuple[str, str], str], least: float) -> int:
+    by = Counter(result.noticed.partition(" ")[0] for result in results if not result.survived)
     for result in results:
-        if result.survived:
-            mutant = result.mutant
-            print(f"{mutant.module.rpartition('.')[2]}.py:{mutant.line} {mutant.function}: {mutant.before}  ->  {mutant.after}")
-    score = 100 * len(killed) / len(results) if results else 0.0
-    print(
-        f"{len(killed)} of {len(results)} mutants noticed: {score:.1f} %; by {', '.join(f'{name} {count}' for name, count in by.most_common())}."
+        mutant = result.mutant
+        if result.survived and (mutant.function, result.change) not in reasons:
+            print(f"{mutant.module.rpartition('.')[2]}.py:{mutant.line} {mutant.function}: {result.change}")
+    print(f"{sentence(results, reasons)} Noticed by {', '.join(f'{name} {count}' for name, count in by.most_common())}.")
+    return 1 if score(results, reasons)[1] < least else 0
+
+
+def score(results: list[Result], reasons: dict[tuple[str, str], str]) -> tuple[float, float]:
+    """Percent of all mutants that were noticed, and of those that something could notice."""
+    survivors = [result for result in results if result.survived]
+    killed = len(results) - len(survivors)
+    explained = sum((result.mutant.function, result.change) in reasons for result in survivors)
+    return 100 * killed / max(1, len(results)), 100 * killed / max(1, len(results) - explained)
+
+
+def sentence(results: list[Result], reasons: dict[tuple[str, str], str]) -> str:
+    """The score in words."""
+    of_all, of_others = score(results, reasons)
+    survivors = [result for result in results if result.survived]
+    explained = sum((result.mutant.function, result.change) in reasons for result in survivors)
+    return (
+        f"{len(results) - len(survivors)} of {len(results)} mutants noticed, {of_all:.1f} %; {explained} of the {len(survivors)} that survive "
+        f"change no answer, and of the others {of_others:.1f} % are noticed."
     )
-    return 1 if score < least else 0
+
+
+def page(results: list[Result], reasons: dict[tuple[str, str], str]) -> str:
+    """The score, and every survivor with the reason, as Markdown."""
+    total = sum(1 for module in MODULES for _ in mutants(module, _source(module)))
+    lines = [
+        "# Mutants that survive",
+        "",
+        "Generated by `python -m benchmarks.mutants --results FILE --report --page docs/mutants.md`; do not edit. [Is the suite any good?](suite.md) says what a mutant is.",
+        "",
+        f"{sentence(results, reasons)} There are {total:,} mutants in all; those that ran were drawn at random.",
+        "",
+        "| mutant | why nothing can notice it |",
+        "|---|---|",
+    ]
+    survivors = sorted((r for r in results if r.survived), key=lambda r: (r.mutant.module, r.mutant.line, r.change))
+    for result in survivors:
+        mutant = result.mutant
+        why = reasons.get((mutant.function, result.change), "*not explained: the suite should notice it*")
+        lines.append(
+            f"| `{mutant.function}`, line {mutant.line} of `{mutant.module.rpartition('.')[2]}.py`: `{_cell(result.change)}` | {why} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, Sy
 FIRST: Final = 12
 """Programs for each adapter before the tests are run: most mutants fall within the first."""
 
-PROGRAMS: Final = 40
+PROGRAMS: Final = 60
 """Programs for each adapter in all."""
 
 SECONDS: Final = 300.0

@@ -10,7 +10,7 @@ from kvproof.impl.production.sequence import SequenceState
 
 @seeded(
     "batch-counts-past-its-block",
-    laws=("committed-is-covered",),
+    laws=("committed-is-covered", "events-replay-index"),
     story="One token in sixteen is written behind the last block of its request, wherever that may be.",
     on=BatchedSynchronousAdapter,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from kvproof.fuzz.bugs.registry import seeded
+from kvproof.fuzz.bugs.registry import SynchronousHybridAdapter, seeded
 from kvproof.impl.production.cache import PagedCache
 from kvproof.impl.production.sequence import SequenceState
 
@@ -43,7 +43,7 @@ class NewestIsEvictedFirst(ReorderedCache):
     "shallow-blocks-are-evicted-first",
     laws=("eviction-follows-policy",),
     story="Long prompts stay in the cache and never hit, because their beginning is gone.",
-    like=("B22", "B91"),
+    like=("B91",),
 )
 class ShallowBlocksAreEvictedFirst(ReorderedCache):
     """Evicts a chain from its root."""
@@ -76,3 +76,23 @@ class UseDoesNotRenew(ReorderedCache):
     def order(self, idle: list[int]) -> list[int]:
         """First filed, first evicted."""
         return sorted(idle, key=lambda block: self._filed_at.get(block, 0))
+
+
+@seeded(
+    "groups-go-in-turn",
+    laws=("eviction-follows-policy",),
+    story="A model with full and sliding-window layers keeps the blocks of one kind, and no prompt hits any more.",
+    like=("B22",),
+    on=SynchronousHybridAdapter,
+)
+class GroupsGoInTurn(PagedCache):
+    """What a sequence let go of is evicted group by group."""
+
+    def _let_go(self, state: SequenceState) -> None:
+        tables = [list(table) for table in state.tables]
+        super()._let_go(state)
+        pool = self._pool
+        idle = set(list(pool.free_order())[len(pool.clean) :])
+        again = [block for table in tables for block in reversed(table) if block in idle]
+        pool.share(again)
+        pool.drop(again)

@@ -46,6 +46,12 @@ MOST_BATCH: Final = 5000
 MACHINE_EVERY: Final = 12
 """One order of so many goes to the Hypothesis machine."""
 
+EXAMPLES: Final = 12
+"""Kept examples that such an order brings along: Hypothesis spends a tenth of a batch on them, and may choose."""
+
+MOST_EXAMPLES: Final = 200
+"""Of more, as many as are too many are dropped: each batch adds some two dozen that nothing in that batch surpassed."""
+
 REPLAYED_AT_ONCE: Final = 50
 """Kept programs of one order that replays them."""
 
@@ -115,6 +121,8 @@ class Conductor:
         for record in self.records.values():
             self.totals.add(record)
         self.corpus: list[Program] = store.corpus()
+        self.examples: set[bytes] = set(store.examples())
+        """What Hypothesis keeps."""
         self.findings: dict[str, Finding] = distinct(store.findings())
         self.new: list[str] = []
         """The identities of what this run found and nobody had found before."""
@@ -237,7 +245,8 @@ class Conductor:
         if self.plan.kernels:
             return Order(number, "kernels", seed, 1)
         if self.plan.programs is None and number % MACHINE_EVERY == MACHINE_EVERY - 1:
-            return Order(number, "machine", seed, 1)
+            examples = self.rng.sample(sorted(self.examples), min(EXAMPLES, len(self.examples)))
+            return Order(number, "machine", seed, 1, examples=tuple(examples))
         parents = parents_of(self.rng, self.corpus)
         size = self._batch
         if self.plan.programs is not None:
@@ -271,6 +280,7 @@ class Conductor:
         self._know(result.record.situations)
         for finding in result.findings:
             self._keep_finding(finding)
+        self._keep_examples(result)
         self.store.close_order(order)
         if self.plan.batch is None and order.kind == "swarm" and order.attempt == 1 and result.record.programs:
             rate = result.record.programs / max(result.record.seconds, 1e-3)
@@ -328,6 +338,16 @@ class Conductor:
         self.store.keep(program)
         self.corpus.append(program)
 
+    def _keep_examples(self, result: Result) -> None:
+        fresh = set(result.examples) - self.examples
+        self.examples = (self.examples | fresh) - set(result.surpassed)
+        surplus = self.rng.sample(sorted(self.examples), max(0, len(self.examples) - MOST_EXAMPLES))
+        self.examples.difference_update(surplus)
+        for example in fresh & self.examples:
+            self.store.keep_example(example)
+        for example in {*result.surpassed, *surplus} - fresh:
+            self.store.drop_example(example)
+
     def _know(self, situations: Iterable[str]) -> None:
         self.known += [situation for situation in situations if situation not in self._known]
         self._known.update(situations)
@@ -353,3 +373,4 @@ class Conductor:
         self._synced = time.monotonic()
         mine: set[Program] = set(self.corpus)
         self.corpus += [program for program in self.store.corpus() if program not in mine]
+        self.examples = set(self.store.examples())

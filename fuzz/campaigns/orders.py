@@ -29,7 +29,7 @@ class Order(msgspec.Struct, frozen=True):
     """One batch of programs.
 
     `number`: of the batch, unique in its campaign. `seed`: program i is that of `seed:i`. `parents`: kept programs that new ones may be made of; for `replay` those to run.
-    `known`: situations that need not be told again. `attempt`: above 1 after a worker was lost with this order; each program then runs in a process of its own.
+    `examples`: kept Hypothesis examples, for `machine`. `known`: situations that need not be told again. `attempt`: above 1 after a worker was lost with this order; each program then runs in a process of its own.
     """
 
     number: int
@@ -37,6 +37,7 @@ class Order(msgspec.Struct, frozen=True):
     seed: str
     programs: int
     parents: tuple[Program, ...] = ()
+    examples: tuple[bytes, ...] = ()
     known: tuple[str, ...] = ()
     attempt: int = 1
 
@@ -51,12 +52,15 @@ class Kept(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True, tag="result"):
     """What came of one order.
 
-    `kept`: programs that reached something new. `findings`: what was found, shrunk; a law of "" is a fault of the target. `sticky`: the device is lost to this process.
+    `kept`: programs that reached something new. `findings`: what was found, shrunk; a law of "" is a fault of the target. `examples`: those that Hypothesis keeps, `surpassed`: those
+    of the order that it keeps no longer. `sticky`: the device is lost to this process.
     """
 
     record: Record
     kept: tuple[Kept, ...] = ()
     findings: tuple[Finding, ...] = ()
+    examples: tuple[bytes, ...] = ()
+    surpassed: tuple[bytes, ...] = ()
     sticky: bool = False
 
 

@@ -3,11 +3,13 @@
     Store(DirectoryBasedExampleDatabase(path), target="mypkg.kv:Adapter", campaign="...")
 
 A database is a set of values under each key, so saving twice changes nothing and several machines may save at once. Corpus and failures belong to the target: every campaign
-on it goes on from them. Records and open orders belong to one campaign. Values are JSON.
+on it goes on from them. Records and open orders belong to one campaign. Values are JSON, but for the examples of Hypothesis, which are its own.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
@@ -55,6 +57,18 @@ class Store:
         """Take a program out of the corpus."""
         self._delete(self._of_target("corpus"), program)
 
+    def examples(self) -> list[bytes]:
+        """The kept Hypothesis examples, as Hypothesis writes them."""
+        return sorted(self._values(self._of_target("examples")))
+
+    def keep_example(self, example: bytes) -> None:
+        """Add an example."""
+        self._write(self._of_target("examples"), example)
+
+    def drop_example(self, example: bytes) -> None:
+        """Take an example out."""
+        self._remove(self._of_target("examples"), example)
+
     def findings(self) -> list[Finding]:
         """What was found and not taken out since."""
         return sorted(self._read(self._of_target("failures"), Finding), key=lambda finding: (finding.law, finding.steps, finding.reason))
@@ -98,34 +112,68 @@ class Store:
         return f"kvproof/{FORMAT}/{self.target}/{self.campaign}/{what}".encode()
 
     def _save(self, key: bytes, value: msgspec.Struct) -> None:
+        self._write(key, msgspec.json.encode(value))
+
+    def _write(self, key: bytes, value: bytes) -> None:
         try:
-            self.database.save(key, msgspec.json.encode(value))
+            self.database.save(key, value)
         except Exception as error:
             raise BadStore(
                 f"The store of the campaign cannot be written ({_cause(error)}); make it available and start the same command again."
             ) from error
 
     def _delete(self, key: bytes, value: msgspec.Struct) -> None:
-        self.database.delete(key, msgspec.json.encode(value))
+        self._remove(key, msgspec.json.encode(value))
+
+    def _remove(self, key: bytes, value: bytes) -> None:
+        try:
+            self.database.delete(key, value)
+        except Exception as error:
+            raise BadStore(
+                f"The store of the campaign cannot be written ({_cause(error)}); make it available and start the same command again."
+            ) from error
 
     def _read(self, key: bytes, kind: type[T]) -> Iterator[T]:
         """The values under `key` that this release can read. What another release wrote, or half a file, is left out."""
-        try:
-            values: Iterable[bytes] = list(self.database.fetch(key))
-        except Exception as error:
-            raise BadStore(
-                f"The store of the campaign cannot be read ({_cause(error)}); make it available and start the same command again."
-            ) from error
-        for value in values:
+        for value in self._values(key):
             try:
                 yield msgspec.json.decode(value, type=kind)
             except (msgspec.DecodeError, ValueError):
                 continue
 
+    def _values(self, key: bytes) -> Iterable[bytes]:
+        try:
+            return list(self.database.fetch(key))
+        except Exception as error:
+            raise BadStore(
+                f"The store of the campaign cannot be read ({_cause(error)}); make it available and start the same command again."
+            ) from error
+
 
 def directory(path: Path) -> ExampleDatabase:
     """A database in a directory of this machine, or one that several machines mount."""
-    return DirectoryBasedExampleDatabase(path)
+    return WholeFiles(path)
+
+
+class WholeFiles(DirectoryBasedExampleDatabase):
+    """Hypothesis keeps quiet where a value cannot be written, and where its directory lies on another file system than the temporary ones, a process that is killed leaves half
+    a file that is never written again. Here a value is there in whole, or saving it raises OSError.
+    """
+
+    def save(self, key: bytes, value: bytes) -> None:
+        """Keep a value."""
+        place = self._value_path(key, value)
+        if not (place.exists() and place.stat().st_size == len(value)):
+            place.parent.mkdir(exist_ok=True, parents=True)
+            handle, written = tempfile.mkstemp(dir=self.path)  # beside the keys, where nobody takes it for a value
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(value)
+                Path(written).replace(place)
+            except BaseException:
+                Path(written).unlink(missing_ok=True)
+                raise
+        super().save(key, value)
 
 
 def untouched(database: ExampleDatabase) -> ExampleDatabase:

@@ -9,6 +9,7 @@ from typing import Final
 
 from kvproof.fuzz.campaigns import devices
 from kvproof.fuzz.campaigns.apart import program_apart, seed_apart, shrink_apart
+from kvproof.fuzz.campaigns.examples import Relay
 from kvproof.fuzz.campaigns.findings import finding_of
 from kvproof.fuzz.campaigns.orders import Job, Kept, Order, Result
 from kvproof.fuzz.campaigns.records import Record
@@ -76,6 +77,7 @@ class _Doing:
         self.hangs = 0
         self.kept: list[Kept] = []
         self.findings: list[Finding] = []
+        self.relay = Relay(order.examples)
         self.fresh: list[str] = []
         """Situations that were not known before."""
         self._know(masks(order.known))
@@ -84,7 +86,7 @@ class _Doing:
         """All programs of the order, or as many as it takes until it is not worth going on."""
         if self.order.kind == "machine":
             self.worker.starts(self.order.seed)
-            found = hypothesis_batch(self.search, self.order.seed, self.tally)
+            found = hypothesis_batch(self.search, self.order.seed, self.tally, self.relay)
             if found is not None:
                 self._found(found)
             return
@@ -168,4 +170,4 @@ class _Doing:
             tuple(self.fresh),
             dict(self.failures),
         )
-        return Result(record, tuple(self.kept), tuple(self.findings))
+        return Result(record, tuple(self.kept), tuple(self.findings), self.relay.kept, self.relay.dropped)

@@ -1,9 +1,9 @@
 """When two states are the same: up to the names of blocks and the numbers of sequences.
 
 A state is what spec and cache show together: for each sequence its namespace, tokens, computed count, pass, and table; for each block what its slots hold, its holders,
-and whether it is matchable, retiring, held back or forgotten; the free list in its order; which steps are open. Two things are left out, since they make every
-history a state of its own: when a block was last used beyond the order of the free list, how often a block was let go of while device work is out, and what became
-of contents that are no longer anywhere.
+and whether it is matchable, retiring, held back or forgotten; the free list in its order; which steps are open. Some things are left out, since they make every
+history a state of its own: when a block was last used beyond the order of the free list, how often a block was let go of while device work is out, what a block still
+holds that nobody lists, that is not matchable by the books and that no device work reaches, and what became of contents that are no longer anywhere.
 """
 
 from __future__ import annotations
@@ -88,12 +88,8 @@ class _Renamed:
 
     def _block(self, block: int) -> Form:
         spec, memory, books = self.spec, self.spec.memory, self.spec.seen.books
-        first = block * memory.stride
-        slots = range(first, first + memory.stride)
         return (
-            tuple(self._content(memory.slots[slot]) for slot in slots),
-            tuple(self._content(memory._launched[slot]) if slot in memory._ahead else 0 for slot in slots),
-            tuple(slot in memory.drafts for slot in slots),
+            self._contents(block) if self._is_readable(block) else (),
             memory.forgotten.get(block),
             block in memory.proven,
             block in spec.deferrals,
@@ -101,6 +97,23 @@ class _Renamed:
             books.refcounts is not None and books.refcounts.get(block, 0),
             books.cached is not None and block in books.cached,
             books.retiring is not None and block in books.retiring,
+        )
+
+    def _is_readable(self, block: int) -> bool:
+        """Whether anybody, or any device work, may read what the block holds. Where the cache keeps no books on what is matchable, everything may be."""
+        spec, cached = self.spec, self.spec.seen.books.cached
+        if cached is None or block in cached or block in spec.owners:
+            return True
+        return any(block in out.blocks for out in spec.passes)
+
+    def _contents(self, block: int) -> Form:
+        memory = self.spec.memory
+        first = block * memory.stride
+        slots = range(first, first + memory.stride)
+        return (
+            tuple(self._content(memory.slots[slot]) for slot in slots),
+            tuple(self._content(memory._launched[slot]) if slot in memory._ahead else 0 for slot in slots),
+            tuple(slot in memory.drafts for slot in slots),
         )
 
     def _content(self, content: int) -> Form | int:

@@ -3,7 +3,7 @@
     install()                                    # before the target is imported: its locks become the scheduler's
     Baton([work0, work1], traced).run(plan)      # plan: [(thread, points), ...]
 
-A *point* is a line, or a bytecode, of a traced file. Locks made after `install` belong to the scheduler: a thread that waits for one hands on the baton, and threads
+A *point* is a line, or a bytecode, of a traced file, or a place where a thread comes to a lock or has let go of one. Locks made after `install` belong to the scheduler: a thread that waits for one hands on the baton, and threads
 that all wait for each other are found at once. Conditions, events, queues and semaphores of the standard library are built of such locks and so come along.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypeAlias
 Plan: TypeAlias = Sequence[tuple[int, int]]
 """(thread, points): how long each thread runs before the next one does. What is over or waits is skipped; at the end of the plan everybody runs to the end."""
 
-Grain: TypeAlias = Literal["line", "opcode"]
+Grain: TypeAlias = Literal["line", "opcode", "lock"]
 
 JOIN_SECONDS: Final = 20.0
 """How long all threads together may take. A run takes milliseconds."""
@@ -74,7 +74,8 @@ class Baton:
     def _body(self, number: int) -> None:
         self._threads[_thread.get_ident()] = number
         self._gates[number].acquire()
-        sys.settrace(self._trace)
+        if self.grain != "lock":
+            sys.settrace(self._trace)
         try:
             self.work[number]()
         except BaseException as error:  # noqa: BLE001 -- raised again where `run` was called
@@ -131,6 +132,11 @@ class Baton:
         if number in self._running:
             self._gates[number].acquire()
 
+    def at_lock(self) -> None:
+        """A thread is about to take a lock, or has let go of one."""
+        if self.grain == "lock":
+            self._point()
+
     def wait(self, number: int, lock: Lock) -> bool:
         """Let others run until `lock` was let go of; False where that will never be. Raises Stuck for a wait without a time limit."""
         self._waiting[number] = lock
@@ -167,6 +173,7 @@ class Lock:
         number = None if baton is None else baton.me()
         if baton is None or number is None:
             return bool(self._real.acquire(blocking, timeout))
+        baton.at_lock()
         while self._count and not (self.reentrant and self._owner == number):
             self.timed = timeout >= 0
             if not blocking or not baton.wait(number, self):
@@ -186,6 +193,7 @@ class Lock:
         if not self._count:
             self._owner = None
             baton.let_go(self)
+            baton.at_lock()
 
     def locked(self) -> bool:
         """As in threading."""

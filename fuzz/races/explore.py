@@ -4,8 +4,8 @@
 
 Modes:
 * `dpor`: every order of the threads' accesses that can make a difference, by dynamic partial-order reduction (the library `frontrun`). Where that ends by itself,
-  the scenario is exhausted, as far as the library sees accesses: it has been seen to overlook some, which is why `kvproof race` also draws random schedules.
-* `random`: random schedules of one to four switches, each after a random number of lines or bytecodes, so that a thread can be held up in any one place for as long
+  the scenario is exhausted, as far as the library sees accesses; `doors` shows it in which order threads come to a lock.
+* `random`: random schedules of one to four switches, each after a random number of lines, bytecodes or uses of locks, so that a thread can be held up in any one place for as long
   as another needs (Burckhardt et al. 2010, "A randomized scheduler with probabilistic guarantees of finding bugs"). Needs no library; see `baton`.
 * `stress`: real threads that start together and are switched as often as the interpreter can; the one that uses a free-threaded interpreter.
 
@@ -18,16 +18,19 @@ from __future__ import annotations
 import os
 import random
 import sys
+import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from kvproof.fuzz.races import doors
 from kvproof.fuzz.races.baton import Baton, Grain, Plan, Stuck
 from kvproof.fuzz.races.history import History, Run
 from kvproof.fuzz.races.linear import SetupBroken, Verdict, linearise
@@ -41,7 +44,10 @@ Kind: TypeAlias = Literal["held", "race", "stuck", "setup", "fault", "inconclusi
 RUN_SECONDS: Final = 10.0
 """How long one run may take before its threads count as stuck. A run takes milliseconds, under the scheduler a second."""
 
-GRAINS: Final[tuple[Grain, ...]] = ("line", "opcode")
+GRAINS: Final[tuple[Grain, ...]] = ("line", "opcode", "lock")
+
+PREEMPTIONS: Final = (1, 2, None)
+"""How often `dpor` may take the turn from a thread that could go on, in one search after another (Musuvathi and Qadeer 2007); None is as often as it likes."""
 
 MOST_SWITCHES: Final = 4
 """Switches of a random schedule. Races known from practice need one or two (Lu et al. 2008, "Learning from mistakes")."""
@@ -160,27 +166,50 @@ def _one_after_another(judge: Judge) -> History:
 
 
 def _by_dpor(judge: Judge, outcome: Outcome, deadline: float, seed: int) -> None:  # noqa: ARG001 -- nothing in it is random
+    """With few preemptions first: most races need one, and all schedules with one are a small part of all schedules."""
+    from frontrun._tracing import set_active_trace_filter
+
+    set_active_trace_filter(_traced_by_dpor(judge.target))
+    try:
+        outcome.exhausted = all(_within(judge, outcome, bound, deadline) for bound in PREEMPTIONS)
+    finally:
+        set_active_trace_filter(None)
+
+
+def _within(judge: Judge, outcome: Outcome, bound: int | None, deadline: float) -> bool:
+    """Search the schedules with at most `bound` preemptions; whether all of them were good."""
     import frontrun
 
-    package = judge.target.__module__.partition(".")[0]
     found = frontrun.explore(
         setup=judge.fresh,
         workers=_programs(judge),
         invariant=judge.holds,
-        preemption_bound=None,
+        preemption_bound=bound,
         detect_io=False,
         reproduce_on_failure=0,
         timeout_per_run=RUN_SECONDS,
         deadlock_timeout=RUN_SECONDS,
         total_timeout=max(0.1, deadline - time.monotonic()),
-        trace_packages=["kvproof.impl.production*", f"{package}*"] if package != "kvproof" else ["kvproof.impl.production*"],
     )
-    outcome.exhausted = found.property_holds is True and time.monotonic() < deadline
     outcome.reason = found.explanation or ""
-    if judge.broken is None and not judge.fault and found.property_holds is not True:
+    if found.property_holds is not True and judge.broken is None and not judge.fault:
         waiting = "deadlock" in (found.failure_kind or "")
         outcome.kind = "stuck" if waiting else "inconclusive"
         outcome.reason = outcome.reason or found.inconclusive_reason or ""
+    return found.property_holds is True and time.monotonic() < deadline
+
+
+def _traced_by_dpor(target: type) -> Any:  # noqa: ANN401 -- a filter of the library
+    from frontrun._tracing import TraceFilter
+
+    class Filter(TraceFilter):  # type: ignore[misc]  # the library has no types
+        """What the search sees: the same files as random schedules, and the doors of locks."""
+
+        def should_trace_file(self, filename: str) -> bool:
+            return filename == doors.__file__ or traced(filename)
+
+    traced = traced_files(target)
+    return Filter()
 
 
 def _at_random(judge: Judge, outcome: Outcome, deadline: float, seed: int) -> None:
@@ -218,22 +247,48 @@ def _plan(rng: random.Random, lengths: list[int]) -> Plan:
 
 
 def traced_files(target: type) -> Callable[[str], bool]:
-    """Which files have points to switch at: those of the target's package, of its module, and of the production cache; never kvproof's own tools."""
+    """Which files have points to switch at: the module of the target, what it imports from installed packages, and all that is neither installed, Python's nor kvproof's own."""
     module = sys.modules[target.__module__]
     own = str(module.__file__)
-    package = target.__module__.partition(".")[0]
-    roots = [str(Path(str(production.__file__)).parent) + os.sep]
-    if package not in ("kvproof", target.__module__):
-        roots.append(str(Path(str(sys.modules[package].__file__)).parent) + os.sep)
+    wanted = (_folder(production), *map(_folder, _imported(module)))
+    tools = tuple(
+        _folder(found) for name, found in sys.modules.items() if name.startswith("kvproof") and name.count(".") < 2 and _folder(found)
+    )
+    python = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep)
     known: dict[str, bool] = {}
+
+    def decide(file: str) -> bool:
+        if file == own or file.startswith(wanted):
+            return True
+        installed = "site-packages" in file or "dist-packages" in file
+        return not (installed or file.startswith(("<", *tools, *python)))
 
     def traced(file: str) -> bool:
         found = known.get(file)
         if found is None:
-            found = known[file] = file == own or file.startswith(tuple(roots))
+            found = known[file] = decide(file)
         return found
 
     return traced
+
+
+def _imported(module: ModuleType) -> Iterator[ModuleType]:
+    """The top packages of what the adapter's module names, kvproof and Python left out: there the cache may lie, with its adapter elsewhere."""
+    names = {module.__name__}
+    for value in vars(module).values():
+        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        names.add(name if isinstance(name, str) else module.__name__)
+    for top in sorted({name.partition(".")[0] for name in names} - {"kvproof", *sys.stdlib_module_names}):
+        if top in sys.modules and _folder(sys.modules[top]):
+            yield sys.modules[top]
+
+
+def _folder(module: ModuleType) -> str:
+    """Where the files of a package lie; the file itself of a module that is no package."""
+    file = getattr(module, "__file__", None)
+    if not file:
+        return ""
+    return str(Path(file).parent) + os.sep if hasattr(module, "__path__") else file
 
 
 def _programs(judge: Judge) -> list[Callable[[Run], None]]:

@@ -132,13 +132,16 @@ class Caller:
         self.raw.append(Raw(op, answer, began, ended, tables))
 
     def end_step(self, ordinal: int) -> None:
-        """End a step by its number among those that this thread knows, if it knows so many."""
-        if ordinal < len(self.steps):
+        """End a step by its number among those that this thread knows, if it knows so many; one whose launch raised has no id to end it by."""
+        if ordinal < len(self.steps) and isinstance(self.steps[ordinal], int):
             self.call((EndStep(self.steps[ordinal]), _end_step, None, False))
 
 
 class Playback:
     """Stands in for the adapter after the run, so that the checker of the protocol can look at what came back."""
+
+    raised_by_cache = None
+    """Whose exception it is makes no difference here: no order of the calls explains it."""
 
     def __init__(self, raw: Raw) -> None:
         self._raw = raw

@@ -60,9 +60,9 @@ PROMPT = (0, 1, 0, 1, 1)
 OTHER = (1, 1, 0, 0, 1)
 
 
-def _computed(seq: int, steps: bool, prompt: tuple[int, ...] = PROMPT) -> tuple[AnyOp, ...]:
-    """A sequence that has computed its prompt."""
-    device: tuple[AnyOp, ...] = (BeginStep(), EndStep(0)) if steps else ()
+def _computed(seq: int, steps: bool, prompt: tuple[int, ...] = PROMPT, step: int = 0) -> tuple[AnyOp, ...]:
+    """A sequence that has computed its prompt; `step` counts the steps before."""
+    device: tuple[AnyOp, ...] = (BeginStep(), EndStep(step)) if steps else ()
     return (Admit(seq, prompt), Extend(seq, len(prompt)), *device, Commit(seq))
 
 
@@ -109,6 +109,12 @@ def _pool() -> list[Scenario]:
             (*admits, Extend(0, 4)),
             ((Release(0, "preempt"), Extend(0, 2)), (Extend(1, 5),)),
         ),
+        Scenario(
+            "preempt-against-abort",
+            "The scheduler preempts a request while its client cancels it.",
+            (*admits, Extend(0, 4)),
+            ((Release(0, "preempt"),), (Release(0, "cancel"),)),
+        ),
     ]
 
 
@@ -116,6 +122,7 @@ def _sharing(steps: bool) -> list[Scenario]:
     known = _computed(0, steps)
     reader = (*known, Release(0), Admit(1, PROMPT), Admit(2, OTHER))
     again: tuple[AnyOp, ...] = (Match(1), Extend(1, 5))
+    device: tuple[AnyOp, ...] = (BeginStep(), EndStep(0)) if steps else ()
     return [
         Scenario(
             "two-readers",
@@ -135,7 +142,7 @@ def _sharing(steps: bool) -> list[Scenario]:
         Scenario(
             "commit-against-match",
             "A prefix is published while another request looks for it.",
-            (Admit(0, PROMPT), Extend(0, 5), *((BeginStep(), EndStep(0)) if steps else ()), Admit(1, PROMPT)),
+            (Admit(0, PROMPT), Extend(0, 5), *device, Admit(1, PROMPT)),
             ((Commit(0),), (Match(1), Extend(1, 2))),
             needs=("prefix",),
         ),
@@ -149,7 +156,7 @@ def _sharing(steps: bool) -> list[Scenario]:
         Scenario(
             "reset-against-commit",
             "The weights change while a request publishes what it computed.",
-            (Admit(0, PROMPT), Extend(0, 5), *((BeginStep(), EndStep(0)) if steps else ()), Admit(1, PROMPT)),
+            (Admit(0, PROMPT), Extend(0, 5), *device, Admit(1, PROMPT)),
             ((Reset(), Match(1)), (Commit(0),)),
             needs=("prefix", "reset"),
         ),
@@ -160,11 +167,27 @@ def _sharing(steps: bool) -> list[Scenario]:
             ((Evict((0, 1, 2, 3)),), again),
             needs=("prefix", "evict"),
         ),
+        Scenario(
+            "evict-against-commit",
+            "An operator evicts blocks while a request publishes them.",
+            (Admit(0, PROMPT), Extend(0, 5), *device, Admit(1, PROMPT)),
+            ((Commit(0),), (Evict((0, 1, 2, 3)), Match(1))),
+            needs=("prefix", "evict"),
+        ),
+        Scenario(
+            "two-publishers",
+            "Two requests with one prompt publish it at the same time.",
+            (Admit(0, PROMPT), Admit(1, PROMPT), Extend(0, 5), Extend(1, 5), *device, Admit(2, PROMPT)),
+            ((Commit(0), Release(0)), (Commit(1), Match(2))),
+            needs=("prefix",),
+            num_blocks=6,
+        ),
     ]
 
 
 def _moving(steps: bool) -> list[Scenario]:
     two = (*_computed(0, steps), Append(0, (1,)), Admit(1, OTHER))
+    siblings = (*_computed(0, steps), Fork(0, 2))
     return [
         Scenario(
             "fork-against-release",
@@ -182,6 +205,42 @@ def _moving(steps: bool) -> list[Scenario]:
             num_blocks=6,
         ),
         Scenario(
+            "siblings-released",
+            "Two beams over the same blocks end at the same time.",
+            siblings,
+            ((Release(0, "finish"),), (Release(2, "cancel"),)),
+            needs=("fork",),
+        ),
+        Scenario(
+            "siblings-write",
+            "Two beams write into the tail that they share.",
+            (*siblings, Append(0, (1,)), Append(2, (0,))),
+            ((Extend(0, 1),), (Extend(2, 1),)),
+            needs=("fork",),
+            num_blocks=6,
+        ),
+        Scenario(
+            "siblings-write-the-last-block",
+            "The same, and there is one block for a copy.",
+            (*siblings, Append(0, (1,)), Append(2, (0,))),
+            ((Extend(0, 1),), (Extend(2, 1),)),
+            needs=("fork",),
+        ),
+        Scenario(
+            "copy-against-extend",
+            "A beam copies the tail that it shares into the last block, which another request wants too.",
+            (*siblings, Append(0, (1,)), Admit(1, OTHER)),
+            ((Extend(0, 1),), (Extend(1, 2),)),
+            needs=("fork",),
+        ),
+        Scenario(
+            "truncate-against-sibling",
+            "A beam rolls back while the other one ends.",
+            siblings,
+            ((Truncate(0, 2),), (Release(2, "cancel"),)),
+            needs=("fork", "truncate"),
+        ),
+        Scenario(
             "truncate-against-extend",
             "A request rolls back while another grows into what that frees.",
             two,
@@ -194,6 +253,20 @@ def _moving(steps: bool) -> list[Scenario]:
             two,
             ((SwapOut(0), SwapIn(0)), (Extend(1, 4),)),
             needs=("swap",),
+        ),
+        Scenario(
+            "two-swaps",
+            "Two requests go to the slower tier and back.",
+            (*_computed(0, steps), *_computed(1, steps, OTHER, step=1)),
+            ((SwapOut(0), SwapIn(0)), (SwapOut(1), SwapIn(1))),
+            needs=("swap",),
+            num_blocks=6,
+        ),
+        Scenario(
+            "decode-against-abort",
+            "A request is cancelled while it decodes.",
+            two,
+            ((Extend(0, 1),), (Release(0, "cancel"), Extend(1, 4))),
         ),
         Scenario(
             "decode-against-prefill",
@@ -239,6 +312,13 @@ def _completions() -> list[Scenario]:
             "A request is cancelled in a step that never completes: its blocks stay out of reach.",
             flying,
             ((Release(0, "cancel"),), (Extend(1, 4),)),
+        ),
+        Scenario(
+            "two-launches",
+            "Two threads launch their passes and see them complete.",
+            (Admit(0, PROMPT), Admit(1, OTHER)),
+            ((Extend(0, 3), BeginStep(), EndStep(0)), (Extend(1, 3), BeginStep(), EndStep(0))),
+            any_order=True,
         ),
         Scenario(
             "launch-against-abort",

@@ -1,4 +1,4 @@
-"""An audit as a reader sees it: a table of laws, what is wrong with the file, the broken law; and the same for CI systems."""
+"""An audit as a reader sees it: a table of laws, what is wrong with the file, the broken laws; and the same for CI systems."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvproof.fuzz.audit import AuditReport, AuditVerdict, LawFinding
+from kvproof.fuzz.audit import AuditReport
+from kvproof.fuzz.auditor import AuditVerdict, LawFinding
 from kvproof.fuzz.reports import wording
 from kvproof.fuzz.reports.junit import junit
 from kvproof.fuzz.reports.terminal import is_narrow, say
@@ -53,21 +54,27 @@ def _show_laws(console: Console, report: AuditReport) -> None:
     table.add_column("put to the test, or why nothing can be told", overflow="fold")
     for law, finding in report.laws.items():
         word, style = WORDS[finding.verdict]
-        beside = f"{finding.exercised:,} times" if finding.verdict == "proved" else finding.because
-        table.add_row(law, Text(word, style=style), Text(beside))
+        table.add_row(law, Text(word, style=style), Text(_told(finding)))
     console.print(table)
+
+
+def _told(finding: LawFinding) -> str:
+    """The last column of the table."""
+    if finding.verdict != "proved":
+        return finding.because
+    return f"{finding.exercised:,} times" + (f"; {finding.because}" if finding.because else "")
 
 
 def _beside(finding: LawFinding) -> str:
     if finding.verdict == "proved":
-        return f", {finding.exercised:,} times put to the test"
+        return f", {finding.exercised:,} times put to the test" + (f"; {finding.because}" if finding.because else "")
     return f", because {finding.because}" if finding.because else ""
 
 
 def _verdict_line(report: AuditReport) -> tuple[str, str]:
     count = sum(1 for finding in report.laws.values() if finding.verdict == "proved")
     if report.violations:
-        return f"{report.trace} breaks {report.violations[0].law}.", "bold red"
+        return f"{report.trace} breaks {wording.joined([breach.law for breach in report.violations])}.", "bold red"
     untold = len(report.laws) - count
     return (
         f"{report.trace} breaks no law: {wording.counted(count, 'law')} proved, of {wording.counted(untold, 'law')} nothing can be told.",

@@ -102,7 +102,7 @@ def numbers(values: Iterable[int]) -> str:
 
 def counted(count: int, noun: str) -> str:
     """`1 program`, `1,234 programs`."""
-    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith(('ch', 'sh')) else 's'}"
 
 
 def joined(words: Sequence[str], last: str = "and") -> str:

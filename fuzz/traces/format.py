@@ -21,14 +21,14 @@ from kvproof.models.ops import AnyOp
 from kvproof.models.outcomes import Grant, Hit
 from kvproof.models.spec import OutOfBlocksSeen, Raised, RefusedSeen
 
-Field: TypeAlias = Literal["tables", "refcounts", "free", "cached", "retiring", "worker_tables", "events"]
+Field: TypeAlias = Literal["tables", "refcounts", "free", "cached", "retiring", "free_count", "worker_tables", "events"]
 Looks: TypeAlias = Literal["always", "sometimes"]
 """`always`: a field that is absent on a line is unchanged. `sometimes`: a field that is absent was not looked at."""
 
 Source: TypeAlias = Literal["record", "engine", "check", "vllm", "sglang"]
 """Who wrote a trace: a recorder around an adapter, an engine, a run of a program, or an importer of the events that an engine emits."""
 
-BOOK_FIELDS: Final[tuple[Field, ...]] = ("refcounts", "free", "cached", "retiring")
+BOOK_FIELDS: Final[tuple[Field, ...]] = ("refcounts", "free", "cached", "retiring", "free_count")
 
 
 class BadTrace(BadFile):
@@ -83,7 +83,8 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     target: str
     config: PoolConfig
     capabilities: Claims
-    sees: dict[Field, Looks]
+    sees: dict[str, Looks]
+    """Which fields the lines carry. A field that this release does not know is one of a later release, and is left out."""
     redacted: bool = False
     """Whether tokens are salted digests of whole prefixes, and the strings of namespaces digests."""
     source: Source = "record"
@@ -131,8 +132,13 @@ class Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     free: Free | UnsetType | None = UNSET
     cached: Blocks | UnsetType | None = UNSET
     retiring: Blocks | UnsetType | None = UNSET
+    free_count: int | UnsetType | None = UNSET
     worker_tables: tuple[tuple[int, int, tuple[int | None, ...]], ...] = ()
     events: tuple[Taken, ...] | UnsetType = UNSET
+
+
+class LaterLine(Line, omit_defaults=True, forbid_unknown_fields=False):
+    """The same with fields that this release does not know: the header has named them."""
 
 
 class End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,11 +15,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from kvproof.fuzz.audit import AuditReport, Breach, LawFinding
+from kvproof.fuzz.audit import AuditReport
+from kvproof.fuzz.auditor import Breach, LawFinding
 from kvproof.fuzz.programs import FORMAT
 from kvproof.fuzz.reports import wording
 from kvproof.fuzz.traces.format import BadTrace
@@ -34,6 +35,10 @@ READ_BYTES: Final = 1 << 20
 
 JUDGED: Final = ("hit-is-true-prefix", "published-is-committed", "events-replay-index")
 """The laws of which a stream of events can tell something."""
+
+
+Key: TypeAlias = tuple[object, ...]
+"""(hash, medium, group): what content is stored under."""
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -58,15 +63,15 @@ class Stream:
     def __init__(self) -> None:
         self.events = 0
         self.counts: Counter[str] = Counter()
-        self.index: dict[tuple[object, ...], Stored] = {}
-        """(hash, medium, group) -> what is stored under it."""
+        self.index: dict[Key, Stored] = {}
         self.most = 0
         self.known_from_empty = False
         """Whether the index is known to have been empty once: before that, the engine may have stored what this stream does not tell."""
         self.removed_unknown = 0
         self.two_namespaces = 0
         self.exercised: Counter[str] = Counter()
-        self.breach: Breach | None = None
+        self.breaches: dict[str, Breach] = {}
+        """The first fault of each broken law."""
 
     def take(self, event: Mapping[str, Any], place: int) -> None:
         """One event. `place` is its line or batch. Raises ValueError for what is no event."""
@@ -94,17 +99,17 @@ class Stream:
             if len(tokens) % size or len(tokens) < size * len(hashes):
                 told = f"{wording.counted(len(hashes), 'block')} of {wording.counted(size, 'token')} were stored with {wording.counted(len(tokens), 'token')}"
                 self._break("published-is-committed", place, f"{told}: a block that is not full was published")
-                return
+                whole = False  # which tokens belong to which hash cannot be told
         parent = event.get("parent_block_hash")
         # An engine that skips blocks (out of a window) sends more tokens than hashes, and does not say which belong to which.
         paired = whole and len(tokens) == size * len(hashes)
         for at, name in enumerate(hashes):
             own = tuple(tokens[at * size : (at + 1) * size]) if paired else None
             content = None if own is None else Content(own, parent, _namespace(event, at))
-            self._store_one(_key(name, event), content, place)
+            self._store_one(key_of(name, event), content, place)
             parent = name
 
-    def _store_one(self, key: tuple[object, ...], content: Content | None, place: int) -> None:
+    def _store_one(self, key: Key, content: Content | None, place: int) -> None:
         stored = self.index.get(key)
         if stored is None:
             self.index[key] = Stored(1, content, self.events)
@@ -120,20 +125,18 @@ class Stream:
             self._break(
                 "hit-is-true-prefix",
                 place,
-                f"hash {_shown(key[0])} was stored by event {stored.event} and is stored again, before it was removed, with other {what}: "
+                f"hash {shown_hash(key[0])} was stored by event {stored.event} and is stored again, before it was removed, with other {what}: "
                 f"it stands for two prefixes, and whoever looks it up gets one of them",
             )
 
     def _remove(self, event: Mapping[str, Any], place: int) -> None:
         for name in _list(event, "block_hashes"):
-            key = _key(name, event)
+            key = key_of(name, event)
             stored = self.index.get(key)
             if stored is None:
                 self.removed_unknown += 1
                 if self.known_from_empty:
-                    reason = (
-                        f"hash {_shown(name)} is removed, but since everything was cleared it has not been stored, or was removed already"
-                    )
+                    reason = f"hash {shown_hash(name)} is removed, but since everything was cleared it has not been stored, or was removed already"
                     self._break("events-replay-index", place, reason)
                 continue
             self.exercised["events-replay-index"] += self.known_from_empty
@@ -142,12 +145,11 @@ class Stream:
                 del self.index[key]
 
     def _break(self, law: str, place: int, reason: str) -> None:
-        if self.breach is None:
-            self.breach = Breach(law, self.events, place, reason)
+        self.breaches.setdefault(law, Breach(law, self.events, place, reason))
 
 
 def audit_events(path: Path, *, tolerant: bool = False) -> AuditReport:
-    """Audit a stream of events. `tolerant`: go on after what cannot be read. Raises BadTrace."""
+    """Audit a stream of events: the first fault of each broken law. `tolerant`: go on after what cannot be read. Raises BadTrace."""
     begun = time.perf_counter()
     stream = Stream()
     troubles: list[str] = []
@@ -158,18 +160,19 @@ def audit_events(path: Path, *, tolerant: bool = False) -> AuditReport:
             for event in _events(found):
                 stream.take(event, place)
         except (ValueError, TypeError) as error:
-            if not tolerant:
+            if not tolerant and not stream.breaches:
                 raise BadTrace(f"{path}: item {place} is no KV event ({error}); add --tolerant to audit the rest.") from error
             troubles.append(wording.sentence(f"item {place} is no KV event: {error}"))
-        if stream.breach is not None:
-            break
+            if not tolerant:
+                troubles.append("The audit ended there; add --tolerant to audit the rest.")
+                break
     return AuditReport(
         FORMAT,
         str(path),
         "a stream of KV events",
-        "broken" if stream.breach else "proved",
+        "broken" if stream.breaches else "proved",
         {law.name: _finding(stream, law.name) for law in CACHE_LAWS},
-        [stream.breach] if stream.breach else [],
+        list(stream.breaches.values()),
         stream.events,
         round(time.perf_counter() - begun, 3),
         troubles,
@@ -179,8 +182,8 @@ def audit_events(path: Path, *, tolerant: bool = False) -> AuditReport:
 
 def _finding(stream: Stream, law: str) -> LawFinding:
     times = stream.exercised[law]
-    if stream.breach is not None and stream.breach.law == law:
-        return LawFinding("broken", times, stream.breach.reason)
+    if law in stream.breaches:
+        return LawFinding("broken", times, stream.breaches[law].reason)
     if law not in JUDGED:
         return LawFinding(
             "unknown", 0, "a stream of KV events names content by hash, and shows neither blocks, block tables, counts nor requests"
@@ -217,6 +220,17 @@ def is_event_stream(path: Path) -> bool:
     except OSError:
         return False
     return b'"kvproof"' not in start.split(b"\n", 1)[0] and any(kind.encode() in start for kind in KINDS)
+
+
+def events_of(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """(number of its item from 1, event) of every event in the file. Raises BadTrace at what is none."""
+    for place, found in _objects(path):
+        try:
+            if isinstance(found, Exception):
+                raise ValueError(str(found))
+            yield from ((place, event) for event in list(_events(found)))
+        except (ValueError, TypeError) as error:
+            raise BadTrace(f"{path}: item {place} is no KV event ({error}); `kvproof audit --tolerant {path}` judges the rest.") from error
 
 
 def _objects(path: Path) -> Iterator[tuple[int, Any]]:
@@ -299,7 +313,8 @@ def _named(event: Sequence[Any]) -> dict[str, Any]:
     return named
 
 
-def _key(name: object, event: Mapping[str, Any]) -> tuple[object, ...]:
+def key_of(name: object, event: Mapping[str, Any]) -> Key:
+    """What a hash of an event is stored under. Raises ValueError."""
     if not isinstance(name, int | str | bytes):
         raise ValueError(f"a block hash is {name!r}; hashes are integers or bytes")
     return name, event.get("medium"), event.get("group_idx")
@@ -318,5 +333,6 @@ def _list(event: Mapping[str, Any], field: str) -> Sequence[Any]:
     return value
 
 
-def _shown(name: object) -> str:
+def shown_hash(name: object) -> str:
+    """A hash in words."""
     return name.hex() if isinstance(name, bytes) else str(name)

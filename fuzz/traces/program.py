@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvproof.fuzz.audit import Auditor
+from kvproof.fuzz.auditor import Auditor
 from kvproof.fuzz.programs import FORMAT, Program
-from kvproof.fuzz.traces.format import BOOK_FIELDS, BadTrace, Field, Looks
+from kvproof.fuzz.traces.format import BOOK_FIELDS, BadTrace, Looks
 from kvproof.fuzz.traces.read import Reader, Trouble
 from kvproof.fuzz.traces.record import header_for
 from kvproof.fuzz.traces.write import TraceWriter
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.ops import AnyOp
-from kvproof.models.spec import Violation
 from kvproof.properties.lockstep import Result, run
 
 
@@ -31,7 +30,7 @@ def program_of(path: Path) -> Program:
             raise BadTrace(f"{path}: {complaint}; a program can only be made of a whole trace.")
         ops.append(item.op)
         if auditor.breach is not None:
-            violation = Violation(auditor.breach.law, auditor.breach.operation, auditor.breach.reason)
+            violation = auditor.breach.violation
             break
     return Program(FORMAT, reader.header.target, reader.header.config, tuple(ops), violation=violation)
 
@@ -44,7 +43,7 @@ def write_run(program: Program, target: type, path: Path) -> Result:
         program.ops, target, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=capabilities, keep_trace=True
     )
     steps = result.trace or []
-    sees: dict[Field, Looks] = {"tables": "always"}
+    sees: dict[str, Looks] = {"tables": "always"}
     sees.update((name, "always") for name in BOOK_FIELDS if any(getattr(step.seen.books, name) is not None for step in steps))
     if capabilities.mirror:
         sees["worker_tables"] = "sometimes"

@@ -14,14 +14,14 @@ import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias, cast
+from typing import Any, BinaryIO, Final, TypeAlias, cast, get_args
 
 import msgspec
 
 from kvproof.fuzz.programs import FORMAT
-from kvproof.fuzz.traces.format import BadTrace, Blocks, End, Free, Header, Line, Looks, Taken
+from kvproof.fuzz.traces.format import BadTrace, Blocks, End, Field, Free, Header, LaterLine, Line, Taken
 from kvproof.fuzz.traces.write import part_path
-from kvproof.models.observed import UNMOVED, Change, Moved, Observed
+from kvproof.models.observed import NOTHING, UNMOVED, Change, Moved, Observed
 from kvproof.models.ops import Admit, AnyOp, Fork, Release
 from kvproof.models.outcomes import Grant, Hit
 from kvproof.models.spec import Outcome, OutOfBlocksSeen, RefusedSeen
@@ -140,7 +140,7 @@ class Reader:
             change = self._unfold.change(line)
         except ValueError as error:
             return Trouble(number, f"line {number} is damaged: {error}")
-        free = line.free if isinstance(line.free, Free) else None
+        free = None if line.free is msgspec.UNSET else line.free
         return Step(line.i, number, line.op, line.out, change, line.at, line.took, free)
 
     def _end(self, end: End, number: int, expected: int) -> Iterator[Item]:
@@ -148,16 +148,25 @@ class Reader:
             yield Trouble(number, f"operations {expected} to {end.end - 1} are missing before line {number}", lost=True)
 
 
+_CHANGES_WHO_LIVES: Final = frozenset({Admit, Fork, Release})
+
+_SILENT: Final[dict[Field, Any]] = {"refcounts": NOTHING, "free": UNMOVED, "cached": UNMOVED, "retiring": UNMOVED}
+
+
 class Unfold:
     """From the lines of a trace to what each operation changed. Knows block tables and replays events."""
 
     def __init__(self, header: Header) -> None:
-        self._sees = header.sees
+        self._silent = Change(**{name: value for name, value in _SILENT.items() if header.sees.get(name) == "always"})
+        """What a line that does not say anything of the books says of them."""
         self._groups = len(header.capabilities.groups)
         self._empty: Tables = ((),) * self._groups
         self._tables: dict[int, Tables] = {}
         self._replayed: set[int] = set()
         self._freed: set[int] = set()
+        self._counts_free = header.sees.get("free_count") == "always"
+        self._free_count: int | None = None
+        """What the cache's own counter of free blocks shows; None where a line says nothing and it is not shown always."""
         self._adrift = False
         """Whether lines are missing, so that changes say nothing any more of what began before."""
         self._nulls = frozenset(header.capabilities.null_blocks)
@@ -175,15 +184,16 @@ class Unfold:
             self._check_answer(line)
         if self._adrift:
             return Change(self._changed_tables(line))
-        sees = self._sees
+        unset, silent = msgspec.UNSET, self._silent
         return Change(
-            self._changed_tables(line),
-            self._counts(line),
-            self._free(line),
-            self._moved(line.cached, sees.get("cached")),
-            self._moved(line.retiring, sees.get("retiring")),
-            None if line.events is msgspec.UNSET else self._replay(cast("Sequence[Taken]", line.events)),
-            self._worker_tables(line) if line.worker_tables else {},
+            self._changed_tables(line) if line.tables or type(line.op) in _CHANGES_WHO_LIVES else NOTHING,
+            silent.refcounts if line.refcounts is unset else self._counts(line),
+            silent.free if line.free is unset else self._free(line),
+            silent.cached if line.cached is unset else self._moved(line.cached),
+            silent.retiring if line.retiring is unset else self._moved(line.retiring),
+            None if line.events is unset else self._replay(cast("Sequence[Taken]", line.events)),
+            self._worker_tables(line) if line.worker_tables else NOTHING,
+            self._free_count if line.free_count is unset else self._counter(line),
         )
 
     def _check_answer(self, line: Line) -> None:
@@ -202,8 +212,6 @@ class Unfold:
     def _changed_tables(self, line: Line) -> dict[int, Tables | None]:
         changed: dict[int, Tables | None] = {}
         op = line.op
-        if not line.tables and not isinstance(op, Admit | Fork | Release):
-            return changed
         answered = not isinstance(line.out, OutOfBlocksSeen | RefusedSeen)
         if answered and isinstance(op, Admit | Fork):
             changed[op.child if isinstance(op, Fork) else op.seq] = self._empty
@@ -238,18 +246,20 @@ class Unfold:
 
     def _counts(self, line: Line) -> dict[int, int] | None:
         counts = line.refcounts
-        if counts is msgspec.UNSET:
-            return {} if self._sees.get("refcounts") == "always" else None
         if not counts:
             return {} if counts is not None else None
         changed = dict(cast("Sequence[tuple[int, int]]", counts))
         self._shown(tuple(changed))
         return changed
 
+    def _counter(self, line: Line) -> int | None:
+        count = cast("int | None", line.free_count)
+        if self._counts_free:
+            self._free_count = count
+        return count
+
     def _free(self, line: Line) -> Moved | None:
-        free = line.free
-        if isinstance(free, msgspec.UnsetType):
-            return UNMOVED if self._sees.get("free") == "always" else None
+        free = cast("Free | None", line.free)
         if free is None:
             return None
         if free.whole is not None:
@@ -266,9 +276,7 @@ class Unfold:
         self._freed.update(joined)
         return Moved(joined, left)
 
-    def _moved(self, blocks: Blocks | msgspec.UnsetType | None, looks: Looks | None) -> Moved | None:
-        if isinstance(blocks, msgspec.UnsetType):
-            return UNMOVED if looks == "always" else None
+    def _moved(self, blocks: Blocks | None) -> Moved | None:
         if blocks is None:
             return None
         self._shown(blocks.joined)
@@ -335,6 +343,7 @@ def _whole(observed: Observed) -> Seen:
             None if books.free is None else tuple(books.free),
             None if books.cached is None else frozenset(books.cached),
             None if books.retiring is None else frozenset(books.retiring),
+            books.free_count,
         ),
         last.worker_tables,
         None if last.events is None else frozenset(observed.replayed),
@@ -361,18 +370,45 @@ def is_trace(path: Path) -> bool:
         return False
 
 
+def _what_else(path: Path) -> str:
+    """What a file is that is no trace, in a sentence with the mend; empty where it is none of ours either."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Whole)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    if found.ops is not msgspec.UNSET:
+        return f"{path} is a program or a failure file, not a trace; see it with `kvproof replay {path}`, or write its trace with `kvproof record {path}`."
+    if found.verdict is not msgspec.UNSET:
+        return f"{path} is a report, not a trace; see it with `kvproof open {path}`."
+    return ""
+
+
+class _Whole(msgspec.Struct):
+    """What tells programs and reports from other JSON files."""
+
+    kvproof: int
+    ops: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    verdict: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
 class _Kind(msgspec.Struct):
     kind: str = ""
     kvproof: int = 0
 
 
 def _header(path: Path, line: bytes) -> Header:
+    if not line.strip():
+        raise BadTrace(
+            f"{path} is empty or begins with an empty line, so it is no trace: its recorder may have died before it wrote anything."
+        )
     try:
         kind = msgspec.json.decode(line, type=_Kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadTrace(f"line 1 of {path} is no trace header ({error}); a trace begins with a JSON object whose kind is trace.") from error
+        raise BadTrace(
+            _what_else(path) or f"line 1 of {path} is no trace header ({error}); a trace begins with a JSON object whose kind is trace."
+        ) from error
     if kind.kind != "trace":
-        raise BadTrace(f"{path} is no trace: line 1 has no kind that says so; record one with kvproof.record.")
+        raise BadTrace(_what_else(path) or f"{path} is no trace: line 1 has no kind that says so; record one with kvproof.record.")
     if kind.kvproof != FORMAT:
         raise BadTrace(
             f"{path} has format version {kind.kvproof}, and this kvproof reads version {FORMAT}; record the trace again with this release."
@@ -407,7 +443,8 @@ def _impossible(header: Header) -> str:
 
 def _lines_of(path: Path, reader: Reader, part: int) -> Iterator[tuple[int, Line | End | Trouble]]:
     """(line number, what it holds) of one part, the header left out."""
-    decode = msgspec.json.Decoder(Line).decode
+    known = reader.header.sees.keys() <= set(get_args(Field))
+    decode = msgspec.json.Decoder(Line if known else LaterLine).decode
     crc, number, ended = 0, 0, False
     try:
         with _open(path) as file:
@@ -427,14 +464,14 @@ def _lines_of(path: Path, reader: Reader, part: int) -> Iterator[tuple[int, Line
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     yield number, _damage(number, raw, error)
                     continue
-                if isinstance(found, End):
+                if isinstance(found, Line):
+                    crc = zlib.crc32(raw, crc)
+                else:
                     ended = True
                     if found.crc32 != crc:
                         reader.notes.append(
                             f"{path} was changed after it was recorded: its checksum is another one. Verdicts are on the file as it is."
                         )
-                else:
-                    crc = zlib.crc32(raw, crc)
                 yield number, found
     except (OSError, EOFError, zlib.error) as error:
         yield number + 1, Trouble(number + 1, f"the file cannot be read after line {number}: {error}")

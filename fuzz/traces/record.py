@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TypeVar, cast
 
 from kvproof.fuzz.programs import PoolConfig
-from kvproof.fuzz.traces.format import BOOK_FIELDS, Claims, Field, Header, Looks, Source, Taken
+from kvproof.fuzz.traces.format import BOOK_FIELDS, Claims, Header, Looks, Source, Taken
 from kvproof.fuzz.traces.redact import Redactor
 from kvproof.fuzz.traces.write import TraceWriter
 from kvproof.impl.adapter import CacheAdapter
@@ -56,7 +56,7 @@ def header_for(
     target: str,
     capabilities: Capabilities,
     config: PoolConfig,
-    sees: dict[Field, Looks],
+    sees: dict[str, Looks],
     *,
     source: Source = "record",
     redacted: bool = False,
@@ -117,8 +117,8 @@ class RecordingAdapter(CacheAdapter):
         header = header_for(target, claimed, config, self._sees(claimed), redacted=redactor is not None)
         self.writer = TraceWriter(path, header, part_bytes=part_bytes)
 
-    def _sees(self, claimed: Capabilities) -> dict[Field, Looks]:
-        sees: dict[Field, Looks] = {"tables": "always"}
+    def _sees(self, claimed: Capabilities) -> dict[str, Looks]:
+        sees: dict[str, Looks] = {"tables": "always"}
         if claimed.snapshot:
             books = self._checked.books()
             sees.update((name, "always") for name in BOOK_FIELDS if getattr(books, name) is not None)

@@ -26,7 +26,7 @@ from typing import Final
 import msgspec
 
 from kvproof.fuzz.programs import PoolConfig
-from kvproof.fuzz.traces.format import Answer, Blocks, Field, Free, Line, Looks, Slice, Taken
+from kvproof.fuzz.traces.format import BOOK_FIELDS, Answer, Blocks, Free, Line, Looks, Slice, Taken
 from kvproof.fuzz.traces.record import header_for
 from kvproof.fuzz.traces.redact import Redactor
 from kvproof.fuzz.traces.write import Parts
@@ -82,9 +82,9 @@ class Recorder:
     ) -> None:
         """`capabilities`: what the engine claims; a claimed snapshot or claimed events are taken from `look`. `part_bytes`: begin a new file after that many."""
         claimed = Capabilities() if capabilities is None else capabilities
-        sees: dict[Field, Looks] = {"tables": "always"}
+        sees: dict[str, Looks] = {"tables": "always"}
         if claimed.snapshot:
-            sees |= dict.fromkeys(("refcounts", "free", "cached", "retiring"), "sometimes")
+            sees |= dict.fromkeys(BOOK_FIELDS, "sometimes")
         if claimed.events:
             sees["events"] = "sometimes"
         config = PoolConfig(num_blocks, block_size)
@@ -206,6 +206,7 @@ class Recorder:
             None if snapshot.free is None else tuple(snapshot.free),
             None if snapshot.cached is None else frozenset(snapshot.cached),
             None if snapshot.retiring is None else frozenset(snapshot.retiring),
+            snapshot.free_count,
         )
         change = self._ledger.difference(books)
         self._ledger.take(change)
@@ -213,6 +214,7 @@ class Recorder:
         line.free = msgspec.UNSET if books.free is None else Free(whole=books.free)
         line.cached = msgspec.UNSET if change.cached is None else Blocks(tuple(change.cached.joined), tuple(change.cached.left))
         line.retiring = msgspec.UNSET if change.retiring is None else Blocks(tuple(change.retiring.joined), tuple(change.retiring.left))
+        line.free_count = msgspec.UNSET if books.free_count is None else books.free_count
         if events is not None:
             line.events = tuple(events)
 

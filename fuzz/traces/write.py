@@ -93,6 +93,7 @@ class TraceWriter:
         self._sees = header.sees
         self._redact = tokens
         self._free: list[int] = []
+        self._free_count: int | None = None
         self._encoder = msgspec.json.Encoder()
         self._buffer: list[bytes] = []
         self._buffered = 0
@@ -127,6 +128,7 @@ class TraceWriter:
             free=self._free_list(seen.books.free, change.free),
             cached=_blocks(change.cached, self._sees.get("cached")),
             retiring=_blocks(change.retiring, self._sees.get("retiring")),
+            free_count=self._counter(change.free_count),
             worker_tables=tuple((seq, group, t) for seq, tables in seen.worker_tables.items() for group, t in enumerate(tables)),
             events=self._events(change) if events is None else events,
         )
@@ -158,6 +160,13 @@ class TraceWriter:
                 old: Tables = self.observed.tables.get(seq, empty)
                 slices += [_slice(seq, group, had, has) for group, (had, has) in enumerate(zip(old, tables, strict=True)) if had != has]
         return tuple(slices)
+
+    def _counter(self, now: int | None) -> int | msgspec.UnsetType | None:
+        looks = self._sees.get("free_count")
+        if looks is None or (now == self._free_count and looks == "always"):
+            return msgspec.UNSET
+        self._free_count = now
+        return msgspec.UNSET if now is None and looks != "always" else now
 
     @staticmethod
     def _events(change: Change) -> tuple[Taken, ...] | msgspec.UnsetType:

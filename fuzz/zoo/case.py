@@ -17,8 +17,7 @@ class Case(msgspec.Struct, frozen=True):
 
     `name`: as in the list of bugs, or a word for what it does where the list does not have it. `faulty`, `fixed`: targets; `fixed` is empty where every later release
     has the bug too. `laws`: those that fit, the likeliest first. `program`: written where the operations of random programs do not get there, with its pool. `also`:
-    laws that other bugs of these releases break, which must not end the search. `crash`: what the engine says where the bug kills it before a law can break. `small`:
-    the wheels are small enough for every change.
+    laws that other bugs of these releases break, which must not end the search. `small`: the wheels are small enough for every change.
     """
 
     name: str
@@ -30,7 +29,6 @@ class Case(msgspec.Struct, frozen=True):
     program: tuple[AnyOp, ...] = ()
     pool: PoolConfig | None = None
     also: tuple[str, ...] = ()
-    crash: str = ""
     small: bool = False
 
     def target(self, side: Side) -> str:
@@ -69,7 +67,7 @@ class Outcome(msgspec.Struct, frozen=True):
     @property
     def caught(self) -> bool:
         """Whether the faulty release was found out."""
-        return bool(self.faulty.law) or bool(self.case.crash and self.case.crash in self.faulty.error)
+        return bool(self.faulty.law)
 
     @property
     def trouble(self) -> str:
@@ -78,8 +76,7 @@ class Outcome(msgspec.Struct, frozen=True):
             return f"{self.case.faulty}: {self.faulty.error}"
         if not self.caught:
             broken = ", ".join(self.faulty.laws) or "no law"
-            wanted = " or ".join(self.case.laws) or self.case.crash
-            return f"{self.case.faulty} was not caught by {wanted}: {broken} broke in {self.faulty.programs} programs"
+            return f"{self.case.faulty} was not caught by {' or '.join(self.case.laws)}: {broken} broke in {self.faulty.programs} programs"
         if self.fixed is None:
             return ""
         if self.fixed.error:

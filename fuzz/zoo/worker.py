@@ -70,8 +70,6 @@ def _shortest(report: Report, case: Case) -> tuple[str, tuple[AnyOp, ...], PoolC
     for finding in report.violations:
         if finding.law in case.laws and not isinstance(finding.program, str):
             return finding.law, finding.program.ops, finding.program.config
-    if case.crash and report.error_program is not None:
-        return "", report.error_program.ops, report.error_program.config
     return "", (), None
 
 

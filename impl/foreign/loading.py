@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -93,6 +93,13 @@ class LoadedEngine:
         )
 
 
+def _mends(absent: Sequence[str]) -> list[str]:
+    """The commands that install what is missing. torch is no part of the extra: which build of it fits is for the user to say."""
+    extra = ["`pip install 'kvproof[engines]'`"] if set(absent) - {"torch"} else []
+    torch = ["`pip install torch` (a build for CPUs is enough)"] if "torch" in absent else []
+    return extra + torch
+
+
 _LOADED: list[LoadedEngine] = []
 
 HELD: Final = "KVPROOF_ENGINE"
@@ -115,7 +122,7 @@ def load(release: Release, say: Say = lambda _: None, *, as_installed: bool = Tr
     engine = release.engine
     absent = [name for name in engine.needs if importlib.util.find_spec(name) is None]
     if absent:
-        raise BadRelease(f"{engine.name} needs {', '.join(absent)}; run `pip install {' '.join(absent)}`.")
+        raise BadRelease(f"{engine.name} needs {', '.join(absent)}; run {' and '.join(_mends(absent))}.")
     if as_installed and installed(engine) == release.version and importlib.util.find_spec(engine.package) is not None:
         loaded = LoadedEngine(release, None, "as it is installed")
     else:

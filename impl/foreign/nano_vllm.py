@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from kvproof.impl.adapter import CacheAdapter
+from kvproof.impl.foreign.adapter import EngineAdapter
 from kvproof.impl.foreign.loading import loaded_engine
 from kvproof.impl.foreign.releases import Engine, Variant
 from kvproof.models.capabilities import Capabilities
@@ -39,7 +39,7 @@ NANO_VLLM_FORK: Final = _engine("nano-vllm-fork", "nanovllm", "20260210", "20260
 NANO_VLLM_NPU: Final = _engine("nano-vllm-npu", "nanovllmnpu", "0.0.1.post1", "0.0.2")
 
 
-class NanoVllm(CacheAdapter):
+class NanoVllm(EngineAdapter):
     """Whole prefills, single decodes, prefix reuse."""
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:

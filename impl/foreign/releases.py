@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -77,11 +78,26 @@ def parse(text: str, engines: Mapping[str, Engine]) -> Release | None:
     if request["engine"] not in engines:
         if request["version"] is None:
             return None
-        raise BadRelease(f"There is no engine {request['engine']!r}; kvproof drives {', '.join(engines)}.")
+        raise BadRelease(no_engine(request["engine"], engines))
     engine = engines[request["engine"]]
     if request["variant"] and request["variant"] not in engine.variants:
         raise BadRelease(f"{engine.name} is not driven as {request['variant']!r}; its variants are {', '.join(engine.variants)}.")
     return Release(engine, request["version"] or installed(engine) or engine.newest, request["variant"] or "")
+
+
+def no_engine(name: str, engines: Iterable[str]) -> str:
+    """What to say where `name` names no engine."""
+    near = [engine for engine in engines if engine.startswith(f"{name}-")] or difflib.get_close_matches(name, engines, n=1)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"kvproof drives {', '.join(engines)}."
+    return f"There is no engine {name!r}; {hint}"
+
+
+def is_known(release: Release) -> bool:
+    """Whether the release lies between the oldest and the newest that the adapters were tried on."""
+    oldest, version, newest = (
+        [int(number) for number in re.findall(r"\d+", text)] for text in (release.engine.oldest, release.version, release.engine.newest)
+    )
+    return oldest <= version <= newest
 
 
 def installed(engine: Engine) -> str | None:

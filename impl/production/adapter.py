@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import msgspec
+
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.production.cache import PagedCache
 from kvproof.impl.production.errors import OutOfBlocks as PoolExhausted
@@ -146,6 +148,12 @@ class HybridAdapter(ProductionAdapter):
     """A full group beside a sliding window of five tokens, on one pool."""
 
     groups = (Group(), Group(kind="sliding_window", window=5))
+
+    @classmethod
+    def capabilities(cls) -> Capabilities:
+        """Those of the production cache; no group outlives what the others need for a hit."""
+        claimed = super().capabilities()
+        return msgspec.structs.replace(claimed, policy={*claimed.policy, "groups-together"})
 
 
 class SynchronousAdapter(ProductionAdapter):

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kvproof.impl.production.groups import Layout
 from kvproof.impl.production.pool import BlockPool
 from kvproof.impl.production.records import Books
 from kvproof.impl.production.sequence import SequenceState
 
+NONE: frozenset[int] = frozenset()
 
-def pins(open_steps: Iterable[Sequence[int]], sequences: Iterable[SequenceState]) -> Counter[int]:
+
+def pins(open_steps: Iterable[Sequence[int]], sequences: Iterable[SequenceState]) -> dict[int, int]:
     """How often device work that is launched, or will be, pins each block besides the tables."""
-    count: Counter[int] = Counter()
-    for pinned in open_steps:
-        count.update(pinned)
-    for state in sequences:
-        count.update(state.sources)
+    count: dict[int, int] = {}
+    for pinned in (*open_steps, *[state.sources for state in sequences]):
+        for block in pinned:
+            count[block] = count.get(block, 0) + 1
     return count
 
 
-def audit(pool: BlockPool, pinned: Counter[int]) -> Books:
+def audit(pool: BlockPool, pinned: Mapping[int, int]) -> Books:
     """The books on every block."""
-    holders = {block: count - pinned[block] for block, count in enumerate(pool.refs) if count > pinned[block]}
+    holders = {block: count for block, count in enumerate(pool.refs) if count}
+    for block, count in pinned.items():
+        holders[block] -= count
+        if not holders[block]:
+            del holders[block]
     return Books(
         refcounts=holders,
         free=tuple(pool.free_order()),
-        cached=frozenset(block for block, label in enumerate(pool.labels) if label >= 0),
-        retiring=frozenset(block for block in pinned if block not in holders),
+        cached=frozenset([block for block, label in enumerate(pool.labels) if label >= 0]),
+        retiring=frozenset(pinned.keys() - holders.keys()) if pinned else NONE,
     )
 
 

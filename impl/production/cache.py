@@ -366,8 +366,12 @@ class PagedCache(Decoding):
 
         Raises UnknownSequence.
         """
-        with self._lock:
-            return list(self._known(seq).tables[group])
+        self._enter()
+        try:
+            state = self._sequences.get(seq) or self._known(seq)
+            return state.tables[group][:]
+        finally:
+            self._leave()
 
     def tokens(self, seq: int) -> list[int]:
         """The known tokens. Raises UnknownSequence."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from kvproof.impl.production.errors import BadConfiguration, BlockNotHeld
 
@@ -121,10 +121,11 @@ class BlockPool:
             self.idle -= 1
             self.clean.append(block)
 
-    def free_order(self) -> Iterator[int]:
+    def free_order(self) -> list[int]:
         """The blocks that can be handed out, in that order."""
-        yield from reversed(self.clean)
+        order = self.clean[::-1]
         block = self._after[self.num_blocks]
         while block != self.num_blocks:
-            yield block
+            order.append(block)
             block = self._after[block]
+        return order

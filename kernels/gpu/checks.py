@@ -13,9 +13,9 @@ from kvproof.kernels.check import check_kernels
 from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
 from kvproof.kernels.gpu.device import on_device
 from kvproof.kernels.gpu.report import Check
+from kvproof.kernels.lowbit import LowBitPool
 from kvproof.kernels.paged.adapter import PagedTriton
 from kvproof.kernels.paged.lowbit import LowBitTriton
-from kvproof.kernels.paged.lowbit_pool import LowBitPool
 from kvproof.kernels.paged.lowbit_torch import LowBitTorch
 from kvproof.kernels.paged.torch_path import PagedTorch
 

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from kvproof.kernels.contract import PagedKernels
-from kvproof.kernels.laws.scenes import Scene, watch, watch_copies
+from kvproof.kernels.laws.staging import AnyScene
+from kvproof.kernels.laws.watching import watch_copies
 from kvproof.kernels.machine import Machine, MachineError, Violation
 from kvproof.kernels.machine.errors import EndlessLoopError
 from kvproof.kernels.machine.limits import CALL_SECONDS, CallStopped, call_limit
@@ -34,10 +35,13 @@ class Launch:
 
 @dataclasses.dataclass
 class Call:
-    """What a call did. `output` is None for store and copy; `error` is what the adapter raised; `stopped` says that it ran too long."""
+    """What a call did. `output` is that of attention, `returned` of everything else; `error` is what the adapter raised; `stopped` says that it
+    ran too long.
+    """
 
-    scene: Scene
+    scene: AnyScene
     output: torch.Tensor | None = None
+    returned: Any = None
     violations: list[Violation] = dataclasses.field(default_factory=list)
     launches: list[Launch] = dataclasses.field(default_factory=list)
     launch_count: int = 0
@@ -70,7 +74,9 @@ def poisoned() -> Iterator[None]:
         switch.fill_uninitialized_memory = fill
 
 
-def call(kernels: type[PagedKernels], scene: Scene, *, watched: bool = True, record: bool = False, seconds: float = CALL_SECONDS) -> Call:
+def call(
+    kernels: type[PagedKernels], scene: AnyScene, *, watched: bool = True, record: bool = False, seconds: float = CALL_SECONDS
+) -> Call:
     """Run the scene's operation, for at most `seconds`. MachineError passes through: it says that the machine, not the kernel, is at its
     end.
     """
@@ -86,11 +92,15 @@ def call(kernels: type[PagedKernels], scene: Scene, *, watched: bool = True, rec
 
     machine.on_launch.append(listen)
     if watched:
-        watch(scene, machine.memory)
+        scene.watch(machine.memory)
     with machine.installed(), poisoned(), torch.no_grad():
         try:
             with call_limit(seconds):
-                result.output = _invoke(kernels(), scene)
+                found = scene.invoke(kernels())
+                if scene.case.operation == "attend":
+                    result.output = _checked(found, scene)
+                else:
+                    result.returned = found
         except (CallStopped, EndlessLoopError) as stopped:
             result.stopped, result.error = True, str(stopped)
         except MachineError:
@@ -103,17 +113,8 @@ def call(kernels: type[PagedKernels], scene: Scene, *, watched: bool = True, rec
     return result
 
 
-def _invoke(kernels: PagedKernels, scene: Scene) -> torch.Tensor | None:
-    case = scene.case
-    if case.operation == "store":
-        kernels.store(scene.pool, scene.key, scene.value, scene.slots)
-        return None
-    if case.operation == "copy":
-        kernels.copy_blocks(scene.pool, scene.pairs)
-        return None
-    output: Any = kernels.attend(scene.pool, scene.query, scene.tables, scene.seq_lens, **scene.options)
-    wanted = (*scene.query.shape[:-1], scene.pool.value.shape[-1])
-    if not isinstance(output, torch.Tensor) or output.shape != wanted:
+def _checked(output: Any, scene: AnyScene) -> torch.Tensor:  # noqa: ANN401 - whatever the adapter returned
+    if not isinstance(output, torch.Tensor) or output.shape != scene.output_shape:
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise ValueError(f"attend must return a tensor of shape {wanted}, it returned {shape}")
+        raise ValueError(f"attention must return a tensor of shape {scene.output_shape}, it returned {shape}")
     return output

@@ -9,9 +9,10 @@ import random
 from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
-from kvproof.kernels.contract import KernelCapabilities
+from kvproof.kernels.contract import MOVES, KernelCapabilities, fitting
+from kvproof.kernels.lowbit import LowBitScheme
 
-Operation: TypeAlias = Literal["attend", "store", "copy"]
+Operation: TypeAlias = Literal["attend", "store", "copy", "gather", "scatter", "move"]
 Garbage: TypeAlias = Literal["zero", "nan", "inf", "huge"]
 """What slots hold that no sequence owns."""
 Tail: TypeAlias = Literal["zero", "foreign", "wild"]
@@ -42,12 +43,13 @@ class Case:
     hold `garbage` between them. `peaked`: large scores. `cancelling`: values of a
     sequence's second half take back those of the first, so that of its output little but rounding is left: its bits then show any other
     order of summation. `rope`: elements of the rotary part of an MLA pool, whose latents then have
-    `head_size` elements; 0 for other pools.
+    `head_size` elements; 0 for other pools. `low_bits`: fields of a `LowBitScheme`, and the pool is one of it. `freed`: blocks that the window
+    has passed are nobody's. `target`: layout, block size and further heads of the pool that a move goes to.
     """
 
     operation: Operation
     dtype: str = "float32"
-    quantisation: Literal["", "fp8", "int8"] = ""
+    quantisation: Literal["", "fp8", "fp8-token", "int8"] = ""
     layout: str = "NHD"
     block_size: int = 16
     head_size: int = 64
@@ -59,6 +61,9 @@ class Case:
     sinks: bool = False
     soft_cap: float | None = None
     rope: int = 0
+    low_bits: tuple[int, int, int, int, str] | None = None
+    freed: bool = False
+    target: tuple[str, int, int] | None = None
     shared: bool = False
     permuted: bool = False
     interleaved: bool = False
@@ -91,38 +96,56 @@ def generate(capabilities: KernelCapabilities, seed: int) -> Iterator[Case]:
 
 def allowed(case: Case, capabilities: KernelCapabilities) -> Case:
     """The case without what the capabilities exclude. Scales of int8 are laid out as `[blocks, block_size, kv_heads]` by convention alone, so
-    int8 pools have the layout that agrees with it where it is claimed.
+    int8 pools have the layout that agrees with it where it is claimed, unless `hnd-scales` is claimed as well.
     """
     if "contiguous-pools" in capabilities.features:
         case = dataclasses.replace(case, interleaved=False)
-    if case.quantisation == "int8" and "NHD" in capabilities.layouts:
-        case = dataclasses.replace(case, layout="NHD")
+    if case.quantisation == "int8" and "NHD" in capabilities.layouts and "hnd-scales" not in capabilities.features:
+        target = case.target and ("NHD", *case.target[1:])
+        case = dataclasses.replace(case, layout="NHD", target=target)
     return case
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
     """Pools of one kind, and what can be asked of kernels that claim them. `sizes`: elements of a head (of the latent) and of the rotary
-    part.
+    part. `low_bits`: a scheme with a block size that fits it, for pools of that kind.
     """
 
     kinds: tuple[str, ...]
     sizes: tuple[tuple[int, int], ...]
     quantisations: tuple[Any, ...]
+    low_bits: tuple[Any, ...] = (None,)
+    blocks: tuple[int, ...] = ()
 
 
 def families(capabilities: KernelCapabilities) -> list[Family]:
     """The kinds of pool that the capabilities allow: keys and values, latents, or both."""
     features = capabilities.features
     copy = ("copy",) if "copy" in features else ()
+    moves = tuple(kind for kind in MOVES if kind in features)
     attention = tuple(kind for kind in ("decode", "prefill") if kind in features)
-    quantised = tuple(name for name in ("fp8", "int8") if name in features)
+    quantised = tuple(name for name in ("fp8", "fp8-token", "int8") if name in features)
     found = []
-    if attention or "mla" not in features:
-        found.append(Family(("store", *attention, *copy), tuple((size, 0) for size in capabilities.head_sizes), ("", *quantised)))
+    if attention or not {"mla", "low-bits"} & set(features):
+        found.append(Family(("store", *attention, *copy, *moves), tuple((size, 0) for size in capabilities.head_sizes), ("", *quantised)))
     if "mla" in features:
-        found.append(Family(("store", "decode", *copy), tuple((latent, rope) for latent, rope in capabilities.mla_sizes), ("",)))
+        found.append(Family(("store", "decode", *copy, *moves), tuple((latent, rope) for latent, rope in capabilities.mla_sizes), ("",)))
+    if "low-bits" in features:
+        kinds = ("store", "decode", *(kind for kind in attention if kind == "prefill"), *copy)
+        for scheme, block, head in _told_apart(capabilities):
+            found.append(Family(kinds, ((head, 0),), ("",), (dataclasses.astuple(scheme),), (block,)))
     return found
+
+
+def _told_apart(capabilities: KernelCapabilities) -> list[tuple[LowBitScheme, int, int]]:
+    """Of each low-bit scheme the first and the last block and head size that fit it: all of them would be most of a check."""
+    found = fitting(capabilities)
+    chosen: list[tuple[LowBitScheme, int, int]] = []
+    for scheme in dict.fromkeys(scheme for scheme, _, _ in found):
+        fits = [fit for fit in found if fit[0] == scheme]
+        chosen += dict.fromkeys((fits[0], fits[-1]))
+    return chosen
 
 
 def sweep(capabilities: KernelCapabilities, rng: random.Random) -> Iterator[Case]:
@@ -136,30 +159,46 @@ def _sweep_family(capabilities: KernelCapabilities, family: Family, rng: random.
     options: dict[str, list[Any]] = {
         "dtype": list(capabilities.dtypes),
         "layout": list(capabilities.layouts),
-        "block_size": list(capabilities.block_sizes),
+        "block_size": list(family.blocks or capabilities.block_sizes),
         "head_size": list(family.sizes),
         "ratio": list(capabilities.gqa_ratios),
         "quantisation": list(family.quantisations),
+        "low_bits": list(family.low_bits),
     }
-    rounds = max(2, *(len(values) for values in options.values()))
+    # Low-bit pools are many families, one for each scheme and size that fits it.
+    rounds = 2 if family.blocks else max(2, *(len(values) for values in options.values()))
     for turn in range(rounds):
         for kind in family.kinds:
             chosen = {name: values[turn % len(values)] for name, values in options.items()}
             chosen["head_size"], chosen["rope"] = chosen["head_size"]
             block = int(chosen["block_size"])
-            lens = (2 * block + 3, block, 1, block + 1, 0, max(1, block - 1)) if turn % 2 == 0 else (0, LONGEST_TOKENS, block + 1, 1)
+            lens: tuple[int, ...] = (
+                (2 * block + 3, block, 1, block + 1, 0, max(1, block - 1)) if turn % 2 == 0 else (0, LONGEST_TOKENS, block + 1, 1)
+            )
+            if family.blocks:
+                lens = _low_bit_lens(chosen["low_bits"], turn)
             heads = 1 if chosen["rope"] else 1 + turn % 2
             base = Case("attend", **chosen, lens=lens, kv_heads=heads, permuted=True, seed=rng.randrange(1 << 16))
             case = _as_kind(base, kind, capabilities, rng, turn)
             yield case
-            if turn == 0:
+            if family.blocks:
+                continue
+            if turn == 0 and kind not in MOVES:
                 # A loop over a thousand blocks of one token takes seconds and shows no more than one over three hundred.
                 longest = LONG_TOKENS if case.operation != "attend" else min(LONG_TOKENS, max(300, 80 * block))
                 yield dataclasses.replace(case, lens=(longest, 1), query_lens=(20, 1) if kind == "prefill" else None)
-            if turn == 0 and kind != "prefill":
+            if turn == 0 and kind not in ("prefill", *MOVES):
                 # A long sequence among many short ones: alone it is computed otherwise by kernels that look at the size of the batch.
                 many = (LONGEST_TOKENS, *(1 + at % (2 * block) for at in range(MANY_SEQUENCES - 1)))
                 yield dataclasses.replace(case, lens=many, interleaved=True, cancelling=kind == "decode")
+
+
+def _low_bit_lens(scheme: tuple[int, int, int, int, str], turn: int) -> tuple[int, ...]:
+    """Around the end of the window and around whole groups."""
+    _, group, _, recent, _ = scheme
+    if turn % 2 == 0:
+        return (recent + 3 * group + 5, 0, recent + group, 1, recent + 1)
+    return (recent + group + 1, recent + 5 * group, group, 0)
 
 
 def random_case(capabilities: KernelCapabilities, rng: random.Random) -> Case:
@@ -167,8 +206,13 @@ def random_case(capabilities: KernelCapabilities, rng: random.Random) -> Case:
     block = rng.choice(list(capabilities.block_sizes))
     edges = [0, 1, max(1, block - 1), block, block + 1, 2 * block, LONGEST_TOKENS]
     lens = tuple(rng.choice([*edges, rng.randint(1, 4 * block)]) for _ in range(rng.randint(1, 6)))
-    family = rng.choice(families(capabilities))
+    family = _random_family(capabilities, rng)
     head_size, rope = rng.choice(family.sizes)
+    low_bits = rng.choice(family.low_bits)
+    if low_bits is not None:
+        block = family.blocks[0]
+        pool = [*_low_bit_lens(low_bits, 0), *_low_bit_lens(low_bits, 1), rng.randint(1, low_bits[3] + 4 * low_bits[1])]
+        lens = tuple(rng.choice(pool) for _ in range(rng.randint(1, 4)))
     case = Case(
         "attend",
         dtype=rng.choice(list(capabilities.dtypes)),
@@ -177,6 +221,7 @@ def random_case(capabilities: KernelCapabilities, rng: random.Random) -> Case:
         block_size=block,
         head_size=head_size,
         rope=rope,
+        low_bits=low_bits,
         kv_heads=1 if rope else rng.choice([1, 2, 3]),
         ratio=rng.choice(list(capabilities.gqa_ratios)),
         lens=lens,
@@ -189,11 +234,22 @@ def random_case(capabilities: KernelCapabilities, rng: random.Random) -> Case:
     return _as_kind(case, rng.choice(family.kinds), capabilities, rng, rng.randrange(8))
 
 
+def _random_family(capabilities: KernelCapabilities, rng: random.Random) -> Family:
+    """Any kind of pool as often as another; of low-bit pools there are many families."""
+    found = families(capabilities)
+    low = [family for family in found if family.blocks]
+    others = [family for family in found if not family.blocks]
+    return rng.choice(low) if low and rng.random() < 1 / (1 + len(others)) else rng.choice(others or low)
+
+
 def _as_kind(case: Case, kind: str, capabilities: KernelCapabilities, rng: random.Random, turn: int) -> Case:
     tail: Tail = "wild" if turn % 3 == 2 else "foreign"
     case = dataclasses.replace(case, peaked=turn % 2 == 1, tail=tail, interleaved=case.interleaved or turn % 4 == 3, shared=turn % 2 == 0)
-    if kind in ("store", "copy"):
-        return dataclasses.replace(case, operation=kind, peaked=False, shared=False, cancelling=False)  # type: ignore[arg-type]
+    if case.low_bits:
+        case = dataclasses.replace(case, shared=False, interleaved=False, cancelling=False)
+    if kind in ("store", "copy", *MOVES):
+        case = dataclasses.replace(case, operation=kind, peaked=False, shared=False, cancelling=False)  # type: ignore[arg-type]
+        return dataclasses.replace(case, target=_target(case, capabilities, rng)) if kind == "move" else case
     if not case.rope:
         case = _with_options(case, capabilities, rng, turn)
     if kind == "prefill":
@@ -203,10 +259,19 @@ def _as_kind(case: Case, kind: str, capabilities: KernelCapabilities, rng: rando
     return case
 
 
+def _target(case: Case, capabilities: KernelCapabilities, rng: random.Random) -> tuple[str, int, int]:
+    """Another layout and block size where they are claimed, and in every other pool more heads than the source has."""
+    layouts = [name for name in capabilities.layouts if name != case.layout] or [case.layout]
+    blocks = [size for size in capabilities.block_sizes if size != case.block_size] or [case.block_size]
+    wider = 0 if case.rope or "contiguous-pools" in capabilities.features else rng.choice([0, 1, 2])
+    return rng.choice(layouts), rng.choice(blocks), wider
+
+
 def _with_options(case: Case, capabilities: KernelCapabilities, rng: random.Random, turn: int) -> Case:
     """Window, sinks and soft cap where they are claimed: alone and together, both within the first two turns."""
     if "window" in capabilities.features and turn % 2 == 1:
         case = dataclasses.replace(case, window=rng.choice([1, case.block_size, case.block_size + 3, 2 * case.block_size]))
+        case = dataclasses.replace(case, freed="freed-windows" in capabilities.features)
     if "sinks" in capabilities.features and turn % 4 in (0, 3):
         case = dataclasses.replace(case, sinks=True)
     if "soft-cap" in capabilities.features and turn % 4 in (1, 3):
@@ -226,6 +291,7 @@ def simpler(case: Case, capabilities: KernelCapabilities) -> Iterator[Case]:
         "permuted",
         "peaked",
         "cancelling",
+        "freed",
         "window",
         "sinks",
         "soft_cap",
@@ -236,6 +302,8 @@ def simpler(case: Case, capabilities: KernelCapabilities) -> Iterator[Case]:
     ):
         if getattr(case, name) != getattr(plain, name) and (name != "ratio" or 1 in capabilities.gqa_ratios):
             yield _with(case, name, getattr(plain, name))
+    if case.target and case.target != (case.layout, case.block_size, 0):
+        yield _with(case, "target", (case.layout, case.block_size, 0))
     plainest: dict[str, object] = {
         "quantisation": "",
         "dtype": capabilities.dtypes[0],
@@ -245,7 +313,8 @@ def simpler(case: Case, capabilities: KernelCapabilities) -> Iterator[Case]:
         "seed": 0,
     }
     for name, value in plainest.items():
-        if getattr(case, name) != value:
+        sized = case.low_bits is not None and name in ("block_size", "head_size")
+        if getattr(case, name) != value and not sized:
             yield allowed(_with(case, name, value), capabilities)
 
 

@@ -14,12 +14,15 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from kvproof.kernels import reference
-from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
+from kvproof.kernels.contract import MOVES, KernelCapabilities, KVPool, PagedKernels
 from kvproof.kernels.laws.calls import Call, Launch, call
-from kvproof.kernels.laws.cases import Case, families
-from kvproof.kernels.laws.scenes import Scene, build
+from kvproof.kernels.laws.cases import Case, Family, allowed, families
+from kvproof.kernels.laws.lowbit_giant import judge_low_bits, move_low_bits, spread
+from kvproof.kernels.laws.lowbit_scenes import LowBitScene
+from kvproof.kernels.laws.pools import bits_of, own_tensors
+from kvproof.kernels.laws.scenes import Scene
+from kvproof.kernels.laws.staging import AnyScene, stage
 from kvproof.kernels.machine.limits import CALL_SECONDS
-from kvproof.kernels.machine.memory import sparse_tensor
 
 HEADROOM_BYTES = 4 << 30
 """Memory that an attend may take beside the pool: enough for any sensible scratch space, too little for a copy of the pool."""
@@ -39,28 +42,47 @@ class GiantFailure:
 def giant_cases(capabilities: KernelCapabilities) -> Iterator[Case]:
     """One case for each operation and layout, of the smallest element and the smallest head: the most elements and the most slots."""
     dtype = min(capabilities.dtypes, key=lambda name: getattr(torch, name).itemsize)
-    size, ratio = max(capabilities.block_sizes), max(capabilities.gqa_ratios)
+    ratio = max(capabilities.gqa_ratios)
     lens = (1,) * 16
-    for family in families(capabilities):
+    for family in _judged(capabilities):
         head, rope = min(family.sizes)
+        size = max(family.blocks or capabilities.block_sizes)
         for quantisation, layout, kind in itertools.product(family.quantisations, capabilities.layouts, family.kinds):
-            if quantisation == "int8" and layout == "HND" and "NHD" in capabilities.layouts:
-                continue  # see `allowed`
+            if kind in MOVES and quantisation not in (family.quantisations[0], family.quantisations[-1]):
+                continue  # moves carry scales or not; of which type the numbers are is nothing to an address
             case = Case("attend", dtype, quantisation, layout, size, head, 1, ratio, lens, rope=rope, spare=0, garbage="zero", tail="zero")
+            if family.low_bits[0]:
+                case = _with_groups(case, family.low_bits[0])
+            if case != allowed(case, capabilities):
+                continue
             if kind == "prefill":
-                yield dataclasses.replace(case, query_lens=lens)
+                yield dataclasses.replace(case, query_lens=(1,) * len(case.lens))
             elif kind == "decode":
                 yield case
             else:
-                yield dataclasses.replace(case, operation=kind)  # type: ignore[arg-type]
+                target = (layout, size, 0) if kind == "move" else None
+                yield dataclasses.replace(case, operation=kind, target=target)  # type: ignore[arg-type]
 
 
-def block_ids(case: Case, pool_bytes: int, itemsize: int, count: int, first: Sequence[int] = ()) -> list[int]:
-    """`count` distinct ids, spread: those of `first`, the last ones, those around the wraps of 31, 32 and 33 bits of elements and bytes,
-    the first ones.
+def _judged(capabilities: KernelCapabilities) -> Iterator[Family]:
+    """Every family, but each low-bit scheme only with its smallest block and head, of which there are most."""
+    found = families(capabilities)
+    yield from (family for family in found if not family.blocks)
+    for scheme in dict.fromkeys(family.low_bits for family in found if family.blocks):
+        yield min((family for family in found if family.low_bits == scheme), key=lambda family: (family.blocks, family.sizes))
+
+
+def _with_groups(case: Case, scheme: tuple[int, int, int, int, str]) -> Case:
+    """One sequence with tokens in several blocks and in its ring, stored from the first on: of several, the solver would have to know that the
+    rows of a pass are those of one sequence after the other.
     """
-    per_block = case.block_size * case.kv_heads * case.key_size
-    blocks = min(pool_bytes // (per_block * itemsize), MAX_BLOCK_ID)
+    return dataclasses.replace(case, low_bits=scheme, lens=(scheme[3] + 4 * max(scheme[1], case.block_size),))
+
+
+def block_ids(case: Case, per_block: int, blocks: int, itemsize: int, count: int, first: Sequence[int] = ()) -> list[int]:
+    """`count` distinct ids, spread: those of `first`, the last ones, those around the wraps of 31, 32 and 33 bits of elements and bytes,
+    the first ones. A block has `per_block` elements of a key, the pool `blocks`.
+    """
     wanted = [*first, blocks - 1]
     for power in (31, 32, 33):
         for unit in (per_block, per_block * itemsize, case.block_size):
@@ -74,23 +96,37 @@ def block_ids(case: Case, pool_bytes: int, itemsize: int, count: int, first: Seq
 
 def move(scene: Scene, ids: list[int], blocks: int) -> Scene:
     """The scene with its blocks at the given places of a pool of `blocks` blocks."""
-    at, pool = torch.tensor(ids), scene.pool
-    key = _spread(pool.key, at, blocks)
-    value = key[..., : pool.latent_size] if pool.latent_size else _spread(pool.value, at, blocks)
-    scales = [scale if scale is None or scale.dim() == 1 else _spread(scale, at, blocks) for scale in (pool.key_scale, pool.value_scale)]
+    everywhere, pool = torch.tensor(ids), scene.pool
+    at = everywhere[: pool.blocks]
     size = scene.case.block_size
-    slots = torch.where(scene.slots < 0, scene.slots, at[scene.slots.clamp(min=0) // size] * size + scene.slots % size)
     tables = at[scene.tables.long()].to(torch.int32)
-    return dataclasses.replace(
-        scene, pool=KVPool(key, value, size, pool.layout, *scales), tables=tables, slots=slots, pairs=at[scene.pairs], owners={}
+    found = dataclasses.replace(
+        scene,
+        pool=_spread_pool(pool, at, blocks),
+        tables=tables,
+        slots=_at(scene.slots, at, size),
+        pairs=at[scene.pairs],
+        owners={},
     )
+    if scene.target is None:
+        return found
+    goal = scene.target
+    # The last of the ids for the first of the target's blocks: both sides of a move reach far.
+    there = everywhere.flip(0)[: goal.blocks]
+    target = _spread_pool(goal, there, blocks)
+    return dataclasses.replace(found, target=target, target_slots=_at(scene.target_slots, there, size))
 
 
-def _spread(tensor: torch.Tensor, at: torch.Tensor, blocks: int) -> torch.Tensor:
-    giant = sparse_tensor((blocks, *tensor.shape[1:]), tensor.dtype)
-    for place, block in zip(at.tolist(), tensor, strict=True):
-        giant[place].copy_(block)
-    return giant
+def _spread_pool(pool: KVPool, at: torch.Tensor, blocks: int) -> KVPool:
+    key = spread(pool.key, at, blocks)
+    value = key[..., : pool.latent_size] if pool.latent_size else spread(pool.value, at, blocks)
+    scales = [scale if scale is None or scale.dim() == 1 else spread(scale, at, blocks) for scale in (pool.key_scale, pool.value_scale)]
+    return KVPool(key, value, pool.block_size, pool.layout, *scales)
+
+
+def _at(slots: torch.Tensor, blocks: torch.Tensor, size: int) -> torch.Tensor:
+    """Slots in other blocks; -1 stays."""
+    return torch.where(slots < 0, slots, blocks[slots.clamp(min=0) // size] * size + slots % size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,14 +146,16 @@ def run_giant(
     call_seconds: float = CALL_SECONDS,
 ) -> GiantRun:
     """Run one case on the giant pool, with the given blocks among those used. MemoryError where the system has no such address space."""
-    small = build(case)
+    small = stage(case)
     itemsize, count = small.pool.key.element_size(), small.pool.blocks
-    per_block = case.block_size * case.kv_heads * case.key_size
+    if isinstance(small, Scene) and small.target is not None:
+        count = max(count, small.target.blocks)
+    per_block = small.pool.key[0].numel()
     total = min(capabilities.max_pool_bytes // (per_block * itemsize), MAX_BLOCK_ID)
-    ids = block_ids(case, capabilities.max_pool_bytes, itemsize, count, [block for block in blocks if 0 <= block < total])
+    ids = block_ids(case, per_block, total, itemsize, count, [block for block in blocks if 0 <= block < total])
     if len(ids) < count:
         return GiantRun(None)
-    giant = move(small, ids, total)
+    giant = move_low_bits(small, ids, total) if isinstance(small, LowBitScene) else move(small, ids, total)
     with _headroom(case):
         found = call(kernels, giant, watched=False, record=True, seconds=call_seconds)
     if found.stopped:
@@ -125,7 +163,7 @@ def run_giant(
     narrow = "narrow-accumulation" in capabilities.features
     reason = _judge(small, giant, found, narrow=narrow)
     if reason:
-        same = build(case)
+        same = stage(case)
         again = call(kernels, same, watched=False, seconds=call_seconds)
         if _judge(small, same, again, narrow=narrow):
             reason = None  # it fails in a small pool as well: other laws say so, and no address has to do with it
@@ -133,12 +171,18 @@ def run_giant(
     return GiantRun(GiantFailure(reason, where) if reason else None, tuple(found.launches))
 
 
-def _judge(small: Scene, giant: Scene, found: Call, *, narrow: bool) -> str | None:
+def _judge(small: AnyScene, giant: AnyScene, found: Call, *, narrow: bool) -> str | None:
     case = small.case
     if found.error:
         return found.failure
     if found.violations:
         return str(found.violations[0])
+    if isinstance(small, LowBitScene):
+        assert isinstance(giant, LowBitScene)
+        return judge_low_bits(small, giant, found, narrow=narrow)
+    assert isinstance(giant, Scene)
+    if case.operation in MOVES:
+        return _judge_moves(small, giant, found)
     if case.operation == "attend":
         expected = reference.attend(
             small.pool,
@@ -174,6 +218,30 @@ def _judge_writes(case: Case, small: Scene, giant: Scene) -> str | None:
                 if bool((source[row] != 0).any()) and not bool((held.float() != 0).any()):
                     return f"{name} of token {row} was not written to slot {slot} (block {slot // case.block_size})"
     return None
+
+
+def _judge_moves(small: Scene, giant: Scene, found: Call) -> str | None:
+    """Each row is what the same row is in the small pool."""
+    for row, (slot, origin) in enumerate(zip(giant.slots.tolist(), small.slots.tolist(), strict=True)):
+        if origin < 0:
+            continue
+        wanted = _slot(small.pool, origin)
+        if small.case.operation == "gather":
+            got = [rows[row] for rows in found.returned]
+        elif small.case.operation == "scatter":
+            wanted, got = [rows[row] for rows in small.rows], _slot(giant.pool, slot)
+        elif int(giant.target_slots[row]) >= 0:
+            assert giant.target is not None
+            got = _slot(giant.target, int(giant.target_slots[row]))
+        else:
+            continue
+        if not all(torch.equal(bits_of(one.flatten()), bits_of(other.flatten())) for one, other in zip(wanted, got, strict=True)):
+            return f"row {row} of the {small.case.operation}, slot {slot}, is not what it is in a small pool"
+    return None
+
+
+def _slot(pool: KVPool, slot: int) -> list[torch.Tensor]:
+    return [tensor[divmod(slot, pool.block_size)] for _, tensor in own_tensors(pool)]
 
 
 @contextlib.contextmanager

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from kvproof.kernels.contract import KVPool
+from kvproof.kernels.contract import KVPool, PagedKernels
 from kvproof.kernels.laws.cases import Case
-from kvproof.kernels.machine.memory import Memory, Storage, Watch
+from kvproof.kernels.laws.placing import first_block, place, tables_of
+from kvproof.kernels.laws.watching import row_numbers, sequence_numbers, watch_pool, watch_rows
+from kvproof.kernels.machine.memory import Memory
 
 GARBAGE = {"zero": 0.0, "nan": float("nan"), "inf": float("inf"), "huge": 3e4}
 """`huge` still fits half precision, so that it stays a number in every type."""
@@ -19,8 +21,8 @@ GARBAGE = {"zero": 0.0, "nan": float("nan"), "inf": float("inf"), "huge": 3e4}
 FP8_SCALE = 0.25
 """A power of two: the scale itself adds no rounding, so the scheme's own bound is all that counts."""
 
-TELLING_ENTRIES = 4
-"""A shorter list of blocks may equal a list of anything by chance, and so may one that counts from 0."""
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""The number that the largest magnitude of a row is stored as, where each slot and head has a scale."""
 
 SINK_SPREAD = 3.0
 """Sinks beside scores of about one: some heads give them nearly all weight, some nearly none."""
@@ -31,7 +33,7 @@ class Scene:
     """A case made real.
 
     `owners[slot]`: (sequence, position) pairs that live there. `granted`: slots that the call may write, `sources`: slots that a copy may
-    read.
+    read. `rows`: what a scatter writes; `target`, `target_slots`: where a move goes.
     """
 
     case: Case
@@ -45,6 +47,9 @@ class Scene:
     slots: torch.Tensor
     pairs: torch.Tensor
     sinks: torch.Tensor | None
+    rows: tuple[torch.Tensor, ...]
+    target: KVPool | None
+    target_slots: torch.Tensor
     owners: dict[int, list[tuple[int, int]]]
     scale: float
 
@@ -54,6 +59,11 @@ class Scene:
         case = self.case
         options = {"query_lens": self.query_lens, "window": case.window, "sinks": self.sinks, "soft_cap": case.soft_cap}
         return {"scale": self.scale} | {name: value for name, value in options.items() if value is not None}
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """What attention must return."""
+        return (*self.query.shape[:-1], self.pool.value.shape[-1])
 
     @functools.cached_property
     def lists(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -69,22 +79,30 @@ class Scene:
         ]
         blocks = [table[: -(-count // size)].long() for table, count in zip(self.tables, lens.tolist(), strict=True)]
         prefixes = [part[: max(0, count)] for part, count in zip(slots, before.tolist(), strict=True)]
-        return [(torch.cat(parts), _sequence_numbers(parts)) for parts in (slots, blocks, prefixes)]
+        return [(torch.cat(parts), sequence_numbers(parts)) for parts in (slots, blocks, prefixes)]
 
     @property
     def granted(self) -> list[int]:
         """Slots that this call may write."""
-        if self.case.operation == "store":
+        if self.case.operation in ("store", "scatter"):
             return [slot for slot in self.slots.tolist() if slot >= 0]
         if self.case.operation == "copy":
             return self._slots_of(self.pairs[:, 1].tolist())
         return []
 
     @property
+    def moved(self) -> list[tuple[int, int]]:
+        """Source and target slots of a move that are both real."""
+        pairs = zip(self.slots.tolist(), self.target_slots.tolist(), strict=True)
+        return [(source, target) for source, target in pairs if source >= 0 and target >= 0]
+
+    @property
     def readable(self) -> list[set[int]]:
-        """For each sequence the slots that it has committed; for store and copy one set for everyone."""
-        if self.case.operation == "store":
+        """For each sequence the slots that it has committed; for everything but attention one set for everyone."""
+        if self.case.operation in ("store", "scatter"):
             return [set(self.granted)]
+        if self.case.operation in ("gather", "move"):
+            return [{slot for slot in self.slots.tolist() if slot >= 0}]
         if self.case.operation == "copy":
             return [set(self._slots_of(self.pairs[:, 0].tolist()))]
         sets: list[set[int]] = [set() for _ in self.case.lens]
@@ -97,19 +115,49 @@ class Scene:
         size = self.case.block_size
         return [block * size + offset for block in blocks for offset in range(size)]
 
+    def invoke(self, kernels: PagedKernels) -> Any:  # noqa: ANN401 - whatever the adapter returns
+        """The call that the scene is about."""
+        match self.case.operation:
+            case "store":
+                return kernels.store(self.pool, self.key, self.value, self.slots)
+            case "copy":
+                return kernels.copy_blocks(self.pool, self.pairs)
+            case "gather":
+                return kernels.gather(self.pool, self.slots)
+            case "scatter":
+                return kernels.scatter(self.pool, self.rows, self.slots)
+            case "move":
+                assert self.target is not None
+                return kernels.move(self.pool, self.target, self.slots, self.target_slots)
+            case "attend":
+                return kernels.attend(self.pool, self.query, self.tables, self.seq_lens, **self.options)
+
+    def watch(self, memory: Memory) -> None:
+        """Tell the machine's memory whose slots the pools hold and which row of the table is whose."""
+        owners = [_owner(self, slot) for slot in range(self.pool.blocks * self.case.block_size)]
+        watch_pool(memory, self.pool, self.readable, self.granted, owners)
+        if self.target is not None:
+            goals = [target for _, target in self.moved]
+            size = self.target.block_size
+            places = [f"block {slot // size}, offset {slot % size} of the target" for slot in range(self.target.blocks * size)]
+            watch_pool(memory, self.target, [set(goals)], goals, places, "target_")
+        if self.case.operation == "attend":
+            watch_rows(memory.adopt(self.tables, "block_tables"), self.tables, row_numbers(self.tables))
+
 
 def build(case: Case, *, garbage: str | None = None, rename: int = 0, only: int | None = None) -> Scene:
     """The tensors of a case. `garbage` overrides the case's, `rename` gives other physical blocks, `only` leaves one sequence."""
-    layout, blocks = _place(case, rename)
+    layout, blocks = place(case, rename)
     pool = _pool(case, blocks)
     owners = _fill(case, pool, layout, garbage or case.garbage)
-    tables = _tables(case, layout, blocks)
+    tables = tables_of(case, layout, blocks)
     seqs = range(len(case.lens)) if only is None else [only]
     generator = torch.Generator().manual_seed(case.seed + 1)
     heads = case.kv_heads * case.ratio
     counts = case.query_lens or (1,) * len(case.lens)
     queries = [_normal(generator, (count, heads, case.key_size), case) * (6.0 if case.peaked else 1.0) for count in counts]
     store = _store_inputs(case, layout)
+    target, target_slots = _move_target(case, len(store[2]))
     return Scene(
         case,
         pool,
@@ -120,6 +168,9 @@ def build(case: Case, *, garbage: str | None = None, rename: int = 0, only: int 
         *store,
         _pairs(case, layout),
         torch.randn(heads, generator=torch.Generator().manual_seed(case.seed + 11)) * SINK_SPREAD if case.sinks else None,
+        _rows(case, pool, len(store[2])),
+        target,
+        target_slots,
         owners,
         case.key_size**-0.5 * (0.8125 if case.seed % 2 else 1.0),
     )
@@ -134,34 +185,12 @@ def _normal(generator: torch.Generator, shape: tuple[int, ...], case: Case) -> t
     return torch.randn(shape, generator=generator).to(_dtype(case)).float()
 
 
-def _place(case: Case, rename: int) -> tuple[list[list[int]], int]:
-    """Physical blocks of each sequence, and how many the pool has."""
-    size = case.block_size
-    needed = [-(-length // size) for length in case.lens]
-    shared = (
-        min(case.lens[0] // size, needed[1]) if case.shared and len(case.lens) > 1 and case.lens[1] >= (case.lens[0] // size) * size else 0
-    )
-    total = sum(needed) - shared + case.spare
-    total *= 2 if case.operation == "copy" else 1
-    order = list(range(total))
-    if case.permuted or rename:
-        generator = torch.Generator().manual_seed(case.seed + 7919 * rename)
-        order = torch.randperm(total, generator=generator).tolist()
-    layout: list[list[int]] = []
-    taken = 0
-    for seq, count in enumerate(needed):
-        head = layout[0][:shared] if seq == 1 else []
-        fresh = count - len(head)
-        layout.append([*head, *order[taken : taken + fresh]])
-        taken += fresh
-    return layout, total
-
-
 def _pool(case: Case, blocks: int) -> KVPool:
     """An empty pool; interleaved keys and values are views into one tensor, block by block, as engines keep them."""
     size, heads, head = case.block_size, case.kv_heads, case.key_size
     shape = (blocks, size, heads, head) if case.layout == "NHD" else (blocks, heads, size, head)
-    kind = {"": _dtype(case), "fp8": torch.float8_e4m3fn, "int8": torch.int8}[case.quantisation]
+    e4m3 = torch.float8_e4m3fn
+    kind = {"": _dtype(case), "fp8": e4m3, "fp8-token": e4m3, "int8": torch.int8}[case.quantisation]
     if case.interleaved:
         both = torch.zeros((blocks, 2, *shape[1:]), dtype=torch.float32).to(kind)
         key, value = both[:, 0], both[:, 1]
@@ -172,7 +201,7 @@ def _pool(case: Case, blocks: int) -> KVPool:
     scales: list[torch.Tensor | None] = [None, None]
     if case.quantisation == "fp8":
         scales = [torch.full((1,), FP8_SCALE), torch.full((1,), 2 * FP8_SCALE)]
-    elif case.quantisation == "int8":
+    elif case.quantisation:
         scales = [torch.ones(blocks, size, heads), torch.ones(blocks, size, heads)]
     return KVPool(key, value, size, case.layout, *scales)
 
@@ -182,28 +211,28 @@ def _fill(case: Case, pool: KVPool, layout: list[list[int]], garbage: str) -> di
     key, value = pool.slot_view(pool.key), pool.slot_view(pool.value)
     _spoil(pool, GARBAGE[garbage])
     owners: dict[int, list[tuple[int, int]]] = {}
-    if case.operation == "store":
+    if case.operation in ("store", "scatter"):
         return owners
     for seq, table in enumerate(layout):
-        at = torch.arange(case.lens[seq])
+        at = torch.arange(first_block(case, seq) * case.block_size, case.lens[seq])
         block, offset = torch.tensor(table, dtype=torch.int64)[at // case.block_size], at % case.block_size
         slots = (block * case.block_size + offset).tolist()
         fresh = torch.tensor([slot not in owners for slot in slots], dtype=torch.bool)
         keys, values = _tokens(case, seq)
         for tensor, scale, rows in ((key, pool.key_scale, keys), (value, pool.value_scale, values)):
-            _write(tensor, scale, rows[: len(at)][fresh], block[fresh], offset[fresh])
-        for position, slot in enumerate(slots):
+            _write(tensor, scale, rows[at][fresh], block[fresh], offset[fresh])
+        for position, slot in zip(at.tolist(), slots, strict=True):
             owners.setdefault(slot, []).append((seq, position))
     return owners
 
 
 def _spoil(pool: KVPool, number: float) -> None:
+    for scale in (pool.key_scale, pool.value_scale):
+        if scale is not None and scale.dim() > 1:
+            scale.fill_(number)
     if pool.key.dtype == torch.int8:
         # Integers have no NaN: the garbage is in the scales.
         pool.key.fill_(77), pool.value.fill_(-77)
-        for scale in (pool.key_scale, pool.value_scale):
-            assert scale is not None
-            scale.fill_(number)
         return
     fp8 = pool.key.dtype == torch.float8_e4m3fn
     for tensor in (pool.key, pool.value):
@@ -239,33 +268,17 @@ def _token_rows(seed: int, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
 
 def _write(tensor: torch.Tensor, scale: torch.Tensor | None, rows: torch.Tensor, block: torch.Tensor, offset: torch.Tensor) -> None:
     """Store rows as a correct store would."""
-    if tensor.dtype == torch.int8:
-        assert scale is not None
-        scale[block, offset] = rows.abs().amax(-1) / 127
-        tensor[block, offset] = (rows / scale[block, offset].unsqueeze(-1)).round().to(torch.int8)
-    else:
-        tensor[block, offset] = (rows if scale is None else rows / scale).to(tensor.dtype)
+    if scale is not None and scale.dim() > 1:
+        scale[block, offset] = rows.abs().amax(-1) / LARGEST[tensor.dtype]
+        rows = rows / scale[block, offset].unsqueeze(-1)
+    elif scale is not None:
+        rows = rows / scale
+    tensor[block, offset] = (rows.round() if tensor.dtype == torch.int8 else rows).to(tensor.dtype)
 
 
 def _strided(tensor: torch.Tensor, case: Case) -> torch.Tensor:
     """Rows of a fused projection, as engines pass them, where the case is an interleaved one."""
     return torch.cat([tensor, tensor[:, :1]], 1)[:, :-1] if case.interleaved else tensor
-
-
-def _tables(case: Case, layout: list[list[int]], blocks: int) -> torch.Tensor:
-    # With wild tails a table is wider than needed, otherwise it ends where the longest sequence does: what lies behind it is out of bounds.
-    width = max(1, *(len(table) for table in layout)) + (2 if case.tail == "wild" else 0)
-    generator = torch.Generator().manual_seed(case.seed + 3)
-    if case.tail == "zero":
-        tables = torch.zeros(len(layout), width, dtype=torch.int32)
-    else:
-        tables = torch.randint(0, blocks, (len(layout), width), generator=generator).to(torch.int32)
-    if case.tail == "wild":
-        tables[:, ::2] = -1
-        tables[:, 1::2] = 2**31 - 1
-    for seq, table in enumerate(layout):
-        tables[seq, : len(table)] = torch.tensor(table, dtype=torch.int32)
-    return tables
 
 
 def _store_inputs(case: Case, layout: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -285,84 +298,44 @@ def _store_inputs(case: Case, layout: list[list[int]]) -> tuple[torch.Tensor, to
     return key, value, torch.tensor(slots, dtype=torch.int64)[order]
 
 
+def _rows(case: Case, pool: KVPool, count: int) -> tuple[torch.Tensor, ...]:
+    """What a scatter writes: stored numbers, and the scales that belong to them."""
+    if case.operation != "scatter":
+        return ()
+    generator = torch.Generator().manual_seed(case.seed + 13)
+    shape = (count, case.kv_heads, case.key_size)
+    kind, parts = pool.key.dtype, 1 if case.rope else 2
+    rows = [(torch.randn(shape, generator=generator) * 20).round().to(kind) for _ in range(parts)]
+    if pool.key_scale is not None and pool.key_scale.dim() > 1:
+        rows += [torch.rand(*shape[:2], 1, generator=generator) for _ in range(2)]
+    return tuple(rows)
+
+
+def _move_target(case: Case, count: int) -> tuple[KVPool | None, torch.Tensor]:
+    """The pool that a move of `count` rows goes to, full of garbage, and the slots there, some of them -1. With further heads it is a view of a
+    wider pool, the last heads of it.
+    """
+    if case.operation != "move" or case.target is None:
+        return None, torch.zeros(0, dtype=torch.int64)
+    layout, size, others = case.target
+    blocks = -(-count // size) + case.spare
+    wide = _pool(dataclasses.replace(case, layout=layout, block_size=size, kv_heads=case.kv_heads + others), blocks)
+    _spoil(wide, GARBAGE[case.garbage])
+    order = torch.randperm(blocks * size, generator=torch.Generator().manual_seed(case.seed + 17))[:count]
+    order[1::7] = -1
+    if not others:
+        return wide, order
+    key, value = (part.narrow(2 if layout == "NHD" else 1, others, case.kv_heads) for part in (wide.key, wide.value))
+    scales = [scale if scale is None or scale.dim() == 1 else scale[..., others:] for scale in (wide.key_scale, wide.value_scale)]
+    return KVPool(key, value, size, layout, *scales), order
+
+
 def _pairs(case: Case, layout: list[list[int]]) -> torch.Tensor:
     """Each owned block to one that nobody holds."""
     owned = sorted({block for table in layout for block in table}) if case.operation == "copy" else []
     size = 2 * (len(owned) + case.spare)
     free = [block for block in range(size) if block not in owned]
     return torch.tensor(list(zip(owned, free, strict=False)), dtype=torch.int64).reshape(-1, 2)
-
-
-def watch(scene: Scene, memory: Memory) -> None:
-    """Tell the machine's memory whose slots the pool holds and which row of the table is whose."""
-    case, pool = scene.case, scene.pool
-    count = pool.blocks * case.block_size
-    readable = torch.zeros(len(scene.readable), count, dtype=torch.bool)
-    for row, slots in enumerate(scene.readable):
-        readable[row, sorted(slots)] = True
-    writable = torch.zeros(count, dtype=torch.bool)
-    writable[scene.granted] = True
-    owners = [_owner(scene, slot) for slot in range(count)]
-    numbers = torch.arange(count, dtype=torch.int32).view(pool.blocks, case.block_size, 1, 1)
-    seen: dict[int, Watch] = {}
-    for name, tensor in (("key", pool.key), ("value", pool.value), ("key_scale", pool.key_scale), ("value_scale", pool.value_scale)):
-        if tensor is None or tensor.dim() == 1:
-            continue
-        held = memory.adopt(tensor, name)
-        if id(held) not in seen:
-            grain = tensor.element_size()
-            slot_of = torch.full((tensor.untyped_storage().nbytes() // grain,), -1, dtype=torch.int32)
-            seen[id(held)] = held.watch = Watch(grain, slot_of.numpy(), readable.numpy(), writable.numpy(), owners)
-        found = seen[id(held)].slot_of
-        assert found is not None
-        target = torch.from_numpy(found).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
-        if tensor.dim() == 3:
-            target.copy_(numbers.squeeze(-1).expand(tensor.shape))
-        else:
-            pool.slot_view(target).copy_(numbers.expand(pool.slot_view(tensor).shape))
-    if case.operation == "attend":
-        _watch_rows(memory.adopt(scene.tables, "block_tables"), scene.tables, _row_numbers(scene.tables))
-
-
-def watch_copies(scene: Scene, memory: Memory, arguments: Iterable[object]) -> None:
-    """Adapters may hand their kernels another form of the block table: converted, wider, or as one list of blocks or slots for the batch.
-    An integer tensor with the values of one is taken for it. Stores and copies are given no table, so there a likeness is chance.
-    """
-    if scene.case.operation != "attend":
-        return
-    for tensor in arguments:
-        if isinstance(tensor, torch.Tensor) and tensor.dtype in (torch.int32, torch.int64) and tensor.numel():
-            held = memory.adopt(tensor)
-            rows = _rows_of(scene, tensor) if held.watch is None else None
-            if rows is not None:
-                _watch_rows(held, tensor, rows)
-
-
-def _rows_of(scene: Scene, tensor: torch.Tensor) -> torch.Tensor | None:
-    """For each element the sequence whose table entry it is, -1 for none; None where the tensor is no form of the table."""
-    tables = scene.tables
-    if tensor.dim() == 2 and len(tensor) == len(tables) and tensor.shape[1] >= tables.shape[1]:
-        return _row_numbers(tensor) if torch.equal(tensor[:, : tables.shape[1]].long(), tables.long()) else None
-    if tensor.dim() == 1:
-        for values, rows in scene.lists:
-            telling = len(values) >= TELLING_ENTRIES and not torch.equal(values, torch.arange(len(values)))
-            if telling and len(tensor) >= len(values) and torch.equal(tensor[: len(values)].long(), values):
-                return torch.nn.functional.pad(rows, (0, len(tensor) - len(values)), value=-1)
-    return None
-
-
-def _sequence_numbers(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part) for part in parts]))
-
-
-def _row_numbers(table: torch.Tensor) -> torch.Tensor:
-    return torch.arange(len(table)).unsqueeze(1).expand(table.shape)
-
-
-def _watch_rows(held: Storage, tensor: torch.Tensor, rows: torch.Tensor) -> None:
-    row_of = torch.full((held.data.size // tensor.element_size(),), -1, dtype=torch.int32)
-    row_of.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(rows)
-    held.watch = Watch(tensor.element_size(), row_of=row_of.numpy())
 
 
 def _owner(scene: Scene, slot: int) -> str:

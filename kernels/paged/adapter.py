@@ -17,17 +17,21 @@ from typing import Any
 import torch
 import triton
 
-from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
-from kvproof.kernels.paged.copy import copy_kernel
+from kvproof.kernels.contract import ALLOWANCES, FEATURES, KernelCapabilities, KVPool, PagedKernels
+from kvproof.kernels.lowbit import LowBitPool, LowBitScheme
+from kvproof.kernels.paged.copies import copy_tensors, move_rows
 from kvproof.kernels.paged.decode import decode_kernel
-from kvproof.kernels.paged.memory import INTEGERS, LARGEST, bits, block_runs, by_slot, layers_view, slots_of
+from kvproof.kernels.paged.lowbit import LowBitTriton
+from kvproof.kernels.paged.memory import LARGEST, by_slot, slots_of
 from kvproof.kernels.paged.merge import merge_kernel
 from kvproof.kernels.paged.mla import mla_kernel
-from kvproof.kernels.paged.move import move_kernel
 from kvproof.kernels.paged.plan import PrefillPlan, plan_prefill
 from kvproof.kernels.paged.prefill import prefill_kernel
 from kvproof.kernels.paged.sizes import SPLIT_TOKENS, Target, Tiles, decode_tiles, mla_tiles, padded, prefill_tiles, target_of
 from kvproof.kernels.paged.store import store_kernel
+
+LOW_BITS = (LowBitScheme(4, 16, 16, 20), LowBitScheme(2, 32, 32, 0), LowBitScheme(8, 16, 8, 1, "float32"))
+"""What the suite is asked to judge; any number of bits, group, channels and window of a `LowBitPool` is taken."""
 
 
 class PagedTriton(PagedKernels):
@@ -51,9 +55,10 @@ class PagedTriton(PagedKernels):
             gqa_ratios=(1, 4, 7),
             block_sizes=(16, 1, 12, 256),
             layouts=("NHD", "HND"),
-            features=frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8"}),
+            features=FEATURES - {*ALLOWANCES},
             max_pool_bytes=2**40,
             mla_sizes=((512, 64), (48, 24)),
+            low_bits=LOW_BITS,
         )
 
     def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
@@ -141,7 +146,7 @@ class PagedTriton(PagedKernels):
         found: list[torch.Tensor] = []
         for tensor in by_slot(pool):
             rows = torch.zeros(len(slots), *tensor.shape[2:], dtype=tensor.dtype, device=tensor.device)
-            _move(tensor, rows.unsqueeze(1), slots, own)
+            move_rows(tensor, rows.unsqueeze(1), slots, own)
             found.append(rows)
         return tuple(found)
 
@@ -149,14 +154,30 @@ class PagedTriton(PagedKernels):
         """The inverse: what `gather` returned, to `slots`."""
         own = torch.arange(len(slots), device=slots.device)
         for tensor, values in zip(by_slot(pool), rows, strict=True):
-            _move(values.unsqueeze(1), tensor, own, slots)
+            move_rows(values.unsqueeze(1), tensor, own, slots)
 
     def move(self, source: KVPool, target: KVPool, source_slots: torch.Tensor, target_slots: torch.Tensor) -> None:
         """Token rows from one pool to another of any layout and block size: export, import, swap and changes of layout. For a change of shards
         give pools whose tensors are views of the heads that they share.
         """
         for origin, goal in zip(by_slot(source), by_slot(target), strict=True):
-            _move(origin, goal, source_slots, target_slots)
+            move_rows(origin, goal, source_slots, target_slots)
+
+    def store_low_bits(self, pool: LowBitPool, *arguments: torch.Tensor) -> torch.Tensor:
+        """`LowBitTriton.store`."""
+        return self._low_bits().store(pool, *arguments)
+
+    def attend_low_bits(self, pool: LowBitPool, *arguments: torch.Tensor, **options: Any) -> torch.Tensor:  # noqa: ANN401 - those of `attend`
+        """`LowBitTriton.attend`."""
+        return self._low_bits().attend(pool, *arguments, **options)
+
+    def copy_low_bits(self, pool: LowBitPool, pairs: torch.Tensor, rings: torch.Tensor) -> None:
+        """`LowBitTriton.copy_blocks` and `copy_rings`."""
+        self._low_bits().copy_blocks(pool, pairs)
+        self._low_bits().copy_rings(pool, rings)
+
+    def _low_bits(self) -> LowBitTriton:
+        return LowBitTriton(self.split_tokens)
 
     @staticmethod
     def slots(block_tables: torch.Tensor, seq_lens: torch.Tensor, block_size: int) -> torch.Tensor:
@@ -272,46 +293,3 @@ def _scales(pool: KVPool) -> str:
     if pool.key_scale is None:
         return "none"
     return "pool" if pool.key_scale.dim() == 1 else "token"
-
-
-def copy_tensors(tensors: Sequence[torch.Tensor], pairs: torch.Tensor) -> None:
-    """The same block pairs in several tensors `[blocks, ...]` of up to four dimensions: one launch where they lie at equal distances in one
-    storage, otherwise one for each.
-    """
-    together = layers_view(tensors)
-    for layers in [together] if together is not None else [tensor.unsqueeze(0) for tensor in tensors]:
-        _copy(bits(layers), pairs)
-
-
-def _copy(layers: torch.Tensor, pairs: torch.Tensor) -> None:
-    if len(pairs) == 0:
-        return
-    outer_stride, inner_stride, inner, run = block_runs(layers.shape[2:], layers.stride()[2:])
-    size = layers[0, 0].numel()
-    tile = min(4096 // layers.element_size() * 2, padded(size))
-    copy_kernel[(len(pairs), triton.cdiv(size, tile), layers.shape[0])](
-        layers,
-        pairs,
-        layers.stride(0),
-        layers.stride(1),
-        outer_stride,
-        inner_stride,
-        INNER=inner,
-        RUN=run,
-        SIZE=size,
-        TILE=tile,
-        num_warps=4,
-    )
-
-
-def _move(source: torch.Tensor, target: torch.Tensor, source_slots: torch.Tensor, target_slots: torch.Tensor) -> None:
-    """Both tensors `[blocks, block_size, heads, elements]`, of any strides but the last."""
-    if len(source_slots) == 0:
-        return
-    heads, head = source.shape[2:]
-    kind = INTEGERS[source.element_size()]
-    tile = max(1, 2048 // padded(head))
-    move_kernel[(triton.cdiv(len(source_slots), tile), heads)](
-        source.view(kind), target.view(kind), source_slots, target_slots, len(source_slots), *source.stride()[:3], *target.stride()[:3],
-        SOURCE_BLOCK=source.shape[1], TARGET_BLOCK=target.shape[1], HEAD=head, PADDED=padded(head), TILE=tile, num_warps=4,
-    )  # fmt: skip

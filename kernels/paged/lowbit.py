@@ -10,9 +10,10 @@ from typing import Any
 import torch
 import triton
 
-from kvproof.kernels.paged.adapter import copy_tensors
+from kvproof.kernels.lowbit import LowBitPool
+from kvproof.kernels.paged.copies import copy_tensors
 from kvproof.kernels.paged.lowbit_decode import lowbit_kernel
-from kvproof.kernels.paged.lowbit_pool import LowBitPool, paged_tensors, query_rows
+from kvproof.kernels.paged.lowbit_rows import paged_tensors, query_rows
 from kvproof.kernels.paged.lowbit_store import quantise_kernel, recent_kernel
 from kvproof.kernels.paged.merge import merge_kernel
 from kvproof.kernels.paged.sizes import SPLIT_TOKENS, padded
@@ -21,7 +22,8 @@ from kvproof.kernels.paged.sizes import SPLIT_TOKENS, padded
 class LowBitTriton:
     """Triton, on a GPU or on the IR machine. `split_tokens` as in `PagedTriton`."""
 
-    split_tokens = SPLIT_TOKENS
+    def __init__(self, split_tokens: int = SPLIT_TOKENS) -> None:
+        self.split_tokens = split_tokens
 
     def store(
         self,
@@ -50,12 +52,12 @@ class LowBitTriton:
         sizes: dict[str, Any] = {"HEAD": head, "PADDED": padded(head), "RING": pool.ring, "num_warps": 4}
         quantise_kernel[(tokens // pool.group + 1, heads, seqs)](
             key, value, pool.key, pool.key_scale, pool.key_zero, pool.value, pool.value_scale, pool.value_zero, pool.ring_key, pool.ring_value,
-            block_tables, rings, before, starts, quantised, done, *strides, block_tables.stride(0), *pool.key.stride()[:3],
-            *pool.key_scale.stride()[:3], *pool.value_scale.stride()[:3], *pool.ring_key.stride()[:3],
+            block_tables, rings, before, starts, quantised, done, *strides, block_tables.stride(0), *_strides(pool, pool.key),
+            *_strides(pool, pool.key_scale), *_strides(pool, pool.value_scale), *_strides(pool, pool.ring_key),
             BITS=pool.bits, GROUP=pool.group, CHANNELS=pool.channels, BLOCK=pool.block_size, **sizes,
         )  # fmt: skip
         recent_kernel[(triton.cdiv(pool.ring, 16), heads, seqs)](
-            key, value, pool.ring_key, pool.ring_value, rings, before, after, starts, done, *strides, *pool.ring_key.stride()[:3],
+            key, value, pool.ring_key, pool.ring_value, rings, before, after, starts, done, *strides, *_strides(pool, pool.ring_key),
             TILE=16, **sizes,
         )  # fmt: skip
         return done
@@ -71,10 +73,14 @@ class LowBitTriton:
         *,
         scale: float,
         query_lens: torch.Tensor | None = None,
+        window: int | None = None,
+        sinks: torch.Tensor | None = None,
+        soft_cap: float | None = None,
         max_tokens: int | None = None,
     ) -> torch.Tensor:
         """Attention of query `[rows, q_heads, head_size]` after `store`: one row for each sequence, or with `query_lens` its last positions,
-        causal. Each row is walked on its own, which suits decodes and short appends. `max_tokens` as in `PagedTriton.attend`.
+        causal. Each row is walked on its own, which suits decodes and short appends. Windows, sinks, soft cap and `max_tokens` as in
+        `PagedTriton.attend`.
         """
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         count, heads, head = query.shape
@@ -83,28 +89,31 @@ class LowBitTriton:
         row_seqs, row_lens = query_rows(seq_lens, query_lens, count)
         split = triton.cdiv(self.split_tokens, pool.group) * pool.group
         room = block_tables.shape[1] * pool.block_size
-        parts = 1 + triton.cdiv(room if max_tokens is None else min(room, max_tokens), split)
+        longest = room if max_tokens is None else min(room, max_tokens)
+        parts = 1 + triton.cdiv(min(longest, window + pool.group - 1) if window else longest, split)
         partial = torch.empty(count, heads, parts, head, dtype=torch.float32, device=query.device)
         stats = torch.empty(count, heads, parts, 2, dtype=torch.float32, device=query.device)
-        ratio = heads // pool.key.shape[2]
-        lowbit_kernel[(pool.key.shape[2], parts, count)](
+        ratio = heads // pool.kv_heads
+        lowbit_kernel[(pool.kv_heads, parts, count)](
             query, pool.key, pool.key_scale, pool.key_zero, pool.value, pool.value_scale, pool.value_zero, pool.ring_key, pool.ring_value,
-            partial, stats, block_tables, rings, row_seqs, row_lens, quantised, scale,
-            query.stride(0), query.stride(1), block_tables.stride(0), *pool.key.stride()[:3], *pool.key_scale.stride()[:3],
-            *pool.value_scale.stride()[:3], *pool.ring_key.stride()[:3],
+            partial, stats, block_tables, rings, row_seqs, row_lens, quantised, scale, soft_cap or 1.0,
+            query.stride(0), query.stride(1), block_tables.stride(0), *_strides(pool, pool.key), *_strides(pool, pool.key_scale),
+            *_strides(pool, pool.value_scale), *_strides(pool, pool.ring_key),
             RATIO=ratio, ROWS=padded(ratio), BITS=pool.bits, GROUP=pool.group, CHANNELS=pool.channels, BLOCK=pool.block_size,
-            HEAD=head, PADDED=padded(head), RING=pool.ring, TILE=32, SPLIT=split, STAGES=2, num_warps=8,
+            HEAD=head, PADDED=padded(head), RING=pool.ring, TILE=32, SPLIT=split, WINDOW=window or 0, CAPPED=soft_cap is not None, STAGES=2,
+            num_warps=8,
         )  # fmt: skip
         # The merge counts parts from a length: one for the ring, and one for each split of quantised tokens.
-        counted = torch.minimum(row_lens, quantised[row_seqs.long()]) + split
+        first = (row_lens - window).clamp(min=0) // pool.group * pool.group if window else 0
+        counted = (torch.minimum(row_lens, quantised[row_seqs.long()]) - first).clamp(min=0) + split
         merge_kernel[(heads, count)](
-            partial, stats, out, out, counted, parts, HEAD=head, PADDED=padded(head), TILE=pool.group, SPLIT=split, WINDOW=0, SINKS=False,
-            CHUNK=8, num_warps=2,
+            partial, stats, out if sinks is None else sinks, out, counted, parts, HEAD=head, PADDED=padded(head), TILE=pool.group, SPLIT=split,
+            WINDOW=0, SINKS=sinks is not None, CHUNK=8, num_warps=2,
         )  # fmt: skip
         return out
 
     def copy_blocks(self, pool: LowBitPool, pairs: torch.Tensor) -> None:
-        """Blocks with their scales and zeros: pairs `[n, 2]` int64, source and destination."""
+        """Blocks with their scales and zeros: pairs `[n, 2]` int64, source and destination; a -1 is padding."""
         for tensor in paged_tensors(pool):
             copy_tensors([tensor], pairs)
 
@@ -112,3 +121,9 @@ class LowBitTriton:
         """Recent windows, as a fork needs them: pairs of rings `[n, 2]` int64."""
         for tensor in (pool.ring_key, pool.ring_value):
             copy_tensors([tensor], pairs)
+
+
+def _strides(pool: LowBitPool, tensor: torch.Tensor) -> tuple[int, int, int]:
+    """From block to block (or ring), from slot to slot (or group, or place), from head to head."""
+    block, slot, head, _ = pool.slot_view(tensor).stride()
+    return block, slot, head

@@ -2,13 +2,14 @@
 
 Program (key head, part, query row). Part 0 walks the sequence's ring in tiles of TILE; part p > 0 walks SPLIT quantised tokens, one group for
 each tile, so that one scale and zero of each channel serve the tile's keys. Bytes become numbers in registers and numbers become keys and
-values in the type of the query, rounded once. A query row sees the positions before its own length, so that appended rows are causal.
+values in the type of the query, rounded once. A query row sees the positions before its own length, so that appended rows are causal. With a
+window splits begin at the group that its first visible token lies in; of what is before that token nothing is read but the group's scales.
 """
 
 import triton
 import triton.language as tl
 
-from kvproof.kernels.paged.tiles import LOG2E, rows, step
+from kvproof.kernels.paged.tiles import rows, scores, step
 
 
 @triton.jit
@@ -25,20 +26,25 @@ def unpacked(stored, BITS: tl.constexpr):
 @triton.jit
 def lowbit_kernel(
     query, key, key_scale, key_zero, value, value_scale, value_zero, ring_key, ring_value, partial, stats,
-    tables, ring_rows, row_seqs, row_lens, quantised, scale, query_stride, query_head_stride, table_stride,
+    tables, ring_rows, row_seqs, row_lens, quantised, scale, soft_cap, query_stride, query_head_stride, table_stride,
     block_stride, slot_stride, head_stride, key_scale_block_stride, key_scale_group_stride, key_scale_head_stride,
     value_scale_block_stride, value_scale_slot_stride, value_scale_head_stride, ring_row_stride, ring_slot_stride, ring_head_stride,
     RATIO: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
-    HEAD: tl.constexpr, PADDED: tl.constexpr, RING: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, STAGES: tl.constexpr,
+    HEAD: tl.constexpr, PADDED: tl.constexpr, RING: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
+    CAPPED: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Row r of `query` belongs to sequence `row_seqs[r]` and sees `row_lens[r]` tokens; `partial` and `stats` as in decode."""
     kv_head, part, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     seq = tl.load(row_seqs + row).to(tl.int64)
     length, whole = tl.load(row_lens + row), tl.load(quantised + seq)
     stored = tl.minimum(length, whole)
-    start = (part - 1) * SPLIT
-    if start >= stored:
-        return
+    first = 0
+    if WINDOW > 0:
+        first = tl.maximum(length - WINDOW, 0)
+    start = first // GROUP * GROUP + (part - 1) * SPLIT
+    if part > 0:
+        if start >= stored:
+            return
     group = tl.arange(0, ROWS)
     head = kv_head * RATIO + group
     q = rows(query + row * query_stride, head * query_head_stride, group < RATIO, HEAD, PADDED)
@@ -48,13 +54,13 @@ def lowbit_kernel(
     if part == 0:
         one = tl.full([TILE], 1.0, tl.float32)
         ring_row = tl.load(ring_rows + seq).to(tl.int64) * ring_row_stride + kv_head * ring_head_stride
-        for begin in tl.range(whole, length, TILE, num_stages=STAGES):
+        for begin in tl.range(tl.maximum(whole, first), length, TILE, num_stages=STAGES):
             at = begin + tl.arange(0, TILE)
             seen = at < length
             base = ring_row + (at % RING) * ring_slot_stride
             k = rows(ring_key, base, seen, HEAD, PADDED)
             v = rows(ring_value, base, seen, HEAD, PADDED)
-            score = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * LOG2E)
+            score = scores(q, k, one, scale, soft_cap, False, CAPPED)
             score = tl.where(seen[None, :], score, float("-inf"))
             top, total, acc = step(score, v, one, top, total, acc, False)
     else:
@@ -65,7 +71,7 @@ def lowbit_kernel(
         channel = tl.arange(0, PADDED // CHANNELS)
         for begin in tl.range(start, tl.minimum(start + SPLIT, stored), GROUP, num_stages=STAGES):
             at = begin + tl.arange(0, GROUP)
-            seen = at < stored
+            seen = (at >= first) & (at < stored)
             block = tl.load(tables + seq * table_stride + begin // BLOCK).to(tl.int64)
             offset = begin % BLOCK + tl.arange(0, GROUP)
             place = (block * block_stride + kv_head * head_stride + offset * slot_stride)[:, None] + byte[None, :]
@@ -81,7 +87,7 @@ def lowbit_kernel(
             v_zero = tl.load(value_zero + scales_at, mask=channels, other=0.0).to(tl.float32)
             v = tl.reshape(unpacked(tl.load(value + place, mask=mask, other=0), BITS), [GROUP, PADDED // CHANNELS, CHANNELS])
             v = tl.reshape(v * v_scale[:, :, None] + v_zero[:, :, None], [GROUP, PADDED])
-            score = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * (scale * LOG2E)
+            score = scores(q, k.to(q.dtype), each, scale, soft_cap, False, CAPPED)
             score = tl.where(seen[None, :], score, float("-inf"))
             top, total, acc = step(score, v.to(q.dtype), each, top, total, acc, False)
     element = tl.arange(0, PADDED)

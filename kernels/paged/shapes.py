@@ -12,9 +12,9 @@ from typing import TypeAlias
 import torch
 
 from kvproof.kernels.contract import KVPool
+from kvproof.kernels.lowbit import LowBitPool
 from kvproof.kernels.paged.adapter import PagedTriton
 from kvproof.kernels.paged.lowbit import LowBitTriton
-from kvproof.kernels.paged.lowbit_pool import LowBitPool
 from kvproof.kernels.paged.sizes import Target
 
 Shape: TypeAlias = Callable[[Target], None]

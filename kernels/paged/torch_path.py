@@ -6,11 +6,15 @@ One sequence at a time, float32 throughout: clear rather than fast. Lengths are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
+from kvproof.kernels.contract import ALLOWANCES, FEATURES, KernelCapabilities, KVPool, PagedKernels
+from kvproof.kernels.lowbit import LowBitPool, LowBitScheme
+from kvproof.kernels.paged.lowbit_torch import LowBitTorch
 from kvproof.kernels.paged.memory import LARGEST, by_slot, slots_of
+from kvproof.kernels.paged.torch_attention import attention, copy_pairs
 
 
 class PagedTorch(PagedKernels):
@@ -25,9 +29,10 @@ class PagedTorch(PagedKernels):
             gqa_ratios=(1, 4),
             block_sizes=(16, 1, 12),
             layouts=("NHD", "HND"),
-            features=frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8"}),
+            features=FEATURES - {*ALLOWANCES},
             max_pool_bytes=2**40,
             mla_sizes=((512, 64), (48, 24)),
+            low_bits=(LowBitScheme(4, 16, 16, 20), LowBitScheme(2, 16, 32, 0, "float32")),
         )
 
     def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
@@ -78,7 +83,7 @@ class PagedTorch(PagedKernels):
                 key, value = self._rows(pool, slots, key=True), self._rows(pool, slots, key=False)
                 position = torch.arange(length - count - first, length - first, device=query.device)
                 rows = query[row : row + count].float()
-                out[row : row + count] = _attention(rows, key, value, position, scale, window, sinks, soft_cap).to(out.dtype)
+                out[row : row + count] = attention(rows, key, value, position, scale, window, sinks, soft_cap).to(out.dtype)
             row += count
         return out
 
@@ -101,7 +106,7 @@ class PagedTorch(PagedKernels):
         for pool in pools:
             for tensor in (pool.key, pool.value, pool.key_scale, pool.value_scale):
                 if tensor is not None and tensor.dim() > 1:
-                    tensor[pairs[:, 1]] = tensor[pairs[:, 0]]
+                    copy_pairs(tensor, pairs)
 
     def gather(self, pool: KVPool, slots: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """As `PagedTriton.gather`."""
@@ -126,32 +131,20 @@ class PagedTorch(PagedKernels):
         both = (source_slots >= 0) & (target_slots >= 0)
         self.scatter(target, self.gather(source, source_slots[both]), target_slots[both])
 
+    def store_low_bits(self, pool: LowBitPool, *arguments: torch.Tensor) -> torch.Tensor:
+        """`LowBitTorch.store`."""
+        return LowBitTorch().store(pool, *arguments)
+
+    def attend_low_bits(self, pool: LowBitPool, *arguments: torch.Tensor, **options: Any) -> torch.Tensor:  # noqa: ANN401 - those of `attend`
+        """`LowBitTorch.attend`."""
+        return LowBitTorch().attend(pool, *arguments, **options)
+
+    def copy_low_bits(self, pool: LowBitPool, pairs: torch.Tensor, rings: torch.Tensor) -> None:
+        """`LowBitTorch.copy_blocks` and `copy_rings`."""
+        LowBitTorch().copy_blocks(pool, pairs)
+        LowBitTorch().copy_rings(pool, rings)
+
     @staticmethod
     def slots(block_tables: torch.Tensor, seq_lens: torch.Tensor, block_size: int) -> torch.Tensor:
         """As `PagedTriton.slots`."""
         return slots_of(block_tables, seq_lens, block_size)
-
-
-def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    position: torch.Tensor,
-    scale: float,
-    window: int | None,
-    sinks: torch.Tensor | None,
-    soft_cap: float | None,
-) -> torch.Tensor:
-    """Queries `[rows, q_heads, head]` at `position` `[rows]` over keys and values `[tokens, kv_heads, head]`."""
-    ratio, at = query.shape[1] // key.shape[1], torch.arange(len(key), device=key.device)
-    score = torch.einsum("rhd,nhd->hrn", query, key.repeat_interleave(ratio, 1)) * scale
-    if soft_cap is not None:
-        score = soft_cap * torch.tanh(score / soft_cap)
-    hidden = at > position.view(-1, 1)
-    if window is not None:
-        hidden |= at <= position.view(-1, 1) - window
-    score = score.masked_fill(hidden, float("-inf"))
-    if sinks is not None:
-        score = torch.cat([score, sinks.view(-1, 1, 1).expand(-1, len(query), 1)], -1)
-    weight = score.softmax(-1)[..., : len(key)]
-    return torch.einsum("hrn,nhd->rhd", weight, value.repeat_interleave(ratio, 1))

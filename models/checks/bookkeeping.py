@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvproof.models.checks.naming import FORGOTTEN_BREAKS, LOST_BREAKS, Broken, show_lost
+from kvproof.models.checks.naming import FORGOTTEN_BREAKS, LOST_BREAKS, Broken, Why, show_lost
 from kvproof.models.memory import EMPTY
+from kvproof.models.observed import Ledger
 from kvproof.models.ops import Op, Release, op_name
 
 if TYPE_CHECKING:
@@ -13,48 +14,66 @@ if TYPE_CHECKING:
 
 
 def books(spec: Spec, op: Op) -> None:
-    """The cache's own books agree with what its tables show."""
-    if not spec.agenda.books:
-        return
-    seen = spec.seen.books
-    for field, told in BOOKS.items():
-        if told not in spec.exercised and getattr(seen, field) is not None:
-            spec.exercised[told] = 1
+    """The cache's own books agree with what its tables show. Which fields were ever kept is noted beside the laws, as `books:free` and so on."""
+    seen, agenda, exercised = spec.seen.books, spec.agenda, spec.exercised
+    _note_kept(seen, exercised)
     if seen.refcounts is not None:
-        refcounts(spec, seen.refcounts)
+        if agenda.counts or agenda.surplus:
+            refcounts(spec, seen.refcounts)
+        if spec.owners:
+            exercised["refcount-equals-holders"] += 1
     if seen.free is None:
-        spec.agenda.places.update(*(out.blocks for out in spec.agenda.launched))
+        agenda.places.update(*(out.blocks for out in agenda.launched))
     else:
-        free_list(spec, op, seen.free)
-        if seen.free_count is not None and seen.free_count != len(seen.free):
-            raise Broken(
-                "pool-conserved",
-                f"the cache counts {seen.free_count} free blocks after {op_name(op)}, but its free list has {len(seen.free)}",
-            )
+        if agenda.places or agenda.launched:
+            free_list(spec, op, seen.free)
+        if spec.unowned and spec.capabilities.steps:
+            exercised["fenced-reuse"] += 1
         partition(spec, op, seen.free, seen.retiring)
     if seen.cached is not None:
-        matchable_blocks(spec, seen.cached)
+        if agenda.matchable:
+            matchable_blocks(spec, seen.cached)
+        if seen.cached:
+            exercised["published-is-committed"] += 1
+    if seen.free is not None and seen.free_count is not None and seen.free_count != len(seen.free):
+        raise Broken(
+            "pool-conserved",
+            f"the cache counts {seen.free_count} free blocks after {op_name(op)}, but its free list has {len(seen.free)}",
+        )
+
+
+def _note_kept(seen: Ledger, exercised: dict[str, int]) -> None:
+    if seen.refcounts is not None:
+        exercised["books:refcounts"] = 1
+    if seen.free is not None:
+        exercised["books:free"] = 1
+    if seen.cached is not None:
+        exercised["books:cached"] = 1
 
 
 def refcounts(spec: Spec, counts: dict[int, int]) -> None:
     """Each count lies between the table entries that list the block and those plus the device work that may pin it."""
     agenda = spec.agenda
-    spec.exercised["refcount-equals-holders"] += bool(spec.owners)
     blocks = agenda.counts
     if agenda.surplus:
         blocks = blocks.union(agenda.loosened(agenda.surplus))
-    for block in sorted(blocks & spec.universe) if blocks else ():
+    for block in sorted(blocks & spec.judged) if blocks else ():
         count, listed = counts.get(block, 0), len(spec.owners.get(block, ()))
         if count == listed:
             agenda.surplus.discard(block)
             continue
         if count < 0:
-            raise Broken("release-once", f"the reference count of block {block} is {count}")
+            raise Broken("release-once", f"the reference count of block {block} is {count}", blocks=(block,))
         pins = spec.pins(block)
         if not listed <= count <= listed + pins:
             holders = ", ".join(f"sequence {seq}" for seq, _, _ in spec.owners.get(block, ())) or "nobody"
             pinned = f" and device work may pin it {pins} times" if pins else ""
-            raise Broken("refcount-equals-holders", f"the reference count of block {block} is {count}, but {holders} lists it{pinned}")
+            raise Broken(
+                "refcount-equals-holders",
+                f"the reference count of block {block} is {count}, but {holders} lists it{pinned}",
+                blocks=(block,),
+                sequences=(seq for seq, _, _ in spec.owners.get(block, ())),
+            )
         agenda.surplus.add(block)
     agenda.counts.clear()
 
@@ -64,18 +83,20 @@ def free_list(spec: Spec, op: Op, free: dict[int, int]) -> None:
     law = "release-once" if isinstance(op, Release) else "pool-conserved"
     blocks = spec.agenda.places
     if spec.agenda.launched:
-        blocks = blocks.union(block for out in spec.agenda.launched for block in out.blocks)
-    for block in sorted(block for block in blocks if block in free) if blocks else ():
+        blocks = blocks.union(*[out.blocks for out in spec.agenda.launched])
+    for block in sorted(blocks & free.keys()):
+        if block not in spec.judged:
+            if block in spec.null_blocks:
+                raise Broken("pool-conserved", f"block {block} is a null block, yet it is on the free list", blocks=(block,))
+            continue
         if free[block] > 1:
-            raise Broken(law, f"block {block} is on the free list twice")
-        if block not in spec.universe:
-            raise Broken("pool-conserved", f"block {block} is a null block, yet it is on the free list")
+            raise Broken(law, f"block {block} is on the free list twice", blocks=(block,))
         if block in spec.owners:
             holder = next(iter(spec.owners[block]))[0]
-            raise Broken("pool-conserved", f"block {block} is on the free list, but sequence {holder} lists it")
+            raise Broken(
+                "pool-conserved", f"block {block} is on the free list, but sequence {holder} lists it", blocks=(block,), sequences=(holder,)
+            )
         _not_in_use(spec, block)
-    if spec.capabilities.steps:
-        spec.exercised["fenced-reuse"] += spec.unowned > 0
 
 
 def _not_in_use(spec: Spec, block: int) -> None:
@@ -83,40 +104,45 @@ def _not_in_use(spec: Spec, block: int) -> None:
     fence = spec.fence(block)
     if fence is not None:
         raise Broken(
-            "fenced-reuse", f"block {block} is on the free list, but the pass of sequence {fence.seq} in an open step still touches it"
+            "fenced-reuse",
+            f"block {block} is on the free list, but the pass of sequence {fence.seq} in an open step still touches it",
+            blocks=(block,),
+            sequences=(fence.seq,),
         )
     for out in spec.passes:
         if not out.launched and block in out.copied:
             raise Broken(
                 "copy-batch-sound",
                 f"block {block} is on the free list, but a copy for sequence {out.seq} that uses it has not run yet",
+                blocks=(block,),
+                sequences=(out.seq,),
             )
 
 
 def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | None) -> None:
     """Every block is held, free or retiring; only device work may keep one that nobody lists out of the free list."""
-    agenda = spec.agenda
-    for block in sorted(retiring & agenda.places.union(agenda.loosened(retiring))) if retiring else ():
+    agenda, owners, lost = spec.agenda, spec.owners, spec.agenda.lost
+    for block in sorted(retiring & agenda.places.union(agenda.loosened(retiring)) & spec.judged) if retiring else ():
         if block in free:
-            raise Broken("pool-conserved", f"block {block} is both free and retiring")
+            raise Broken("pool-conserved", f"block {block} is both free and retiring", blocks=(block,))
         if not spec.pins(block):
-            raise Broken("pool-conserved", f"block {block} waits for device work, but no device work touches it")
+            raise Broken("pool-conserved", f"block {block} waits for device work, but no device work touches it", blocks=(block,))
     if agenda.kept_back:
         agenda.places.update(agenda.loosened(agenda.kept_back))
-    for block in agenda.places & spec.universe if agenda.places else ():
-        here = block not in free and block not in spec.owners
-        pinned = here and spec.pins(block) > 0
-        (agenda.kept_back.add if pinned else agenda.kept_back.discard)(block)
-        (agenda.lost.add if here and not pinned else agenda.lost.discard)(block)
+    for block in agenda.places & spec.judged if agenda.places else ():
+        agenda.kept_back.discard(block)
+        lost.discard(block)
+        if block not in free and block not in owners:
+            (agenda.kept_back if spec.pins(block) else lost).add(block)
     agenda.places.clear()
-    lost, spare = agenda.lost, len(spec.universe) - spec.usable
+    spare = len(spec.universe) - spec.usable
     if len(lost) > spare:
-        law = "no-leak" if not spec.owners and not spec.passes and spec.any_drop else "pool-conserved"
-        raise Broken(law, f"block {max(lost)} is neither free nor held nor retiring after {op_name(op)}")
-    if len(spec.universe) - len(lost) > spec.usable:
+        law = "no-leak" if not owners and not spec.passes and spec.any_drop else "pool-conserved"
+        raise Broken(law, f"block {max(lost)} is neither free nor held nor retiring after {op_name(op)}", blocks=(max(lost),))
+    if len(spec.judged) - len(lost) > spec.usable:
         raise Broken(
             "ledger-adds-up",
-            f"the cache claims {spec.usable} usable blocks, but {len(spec.universe) - len(lost)} are free, held or retiring",
+            f"the cache claims {spec.usable} usable blocks, but {len(spec.judged) - len(lost)} are free, held or retiring",
         )
     spec.exercised["pool-conserved"] += 1
     spec.exercised["ledger-adds-up"] += 1
@@ -125,36 +151,32 @@ def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | Non
 def matchable_blocks(spec: Spec, cached: set[int]) -> None:
     """What the books call matchable holds accepted tokens from its first slot on."""
     memory = spec.memory
-    matchable = spec.agenda.matchable
-    for block in sorted(cached & matchable & spec.universe) if matchable else ():
+    for block in sorted(cached & spec.agenda.matchable & spec.judged):
         how = memory.forgotten.get(block)
         if how is not None:
             raise Broken(
                 FORGOTTEN_BREAKS[how],
                 f"block {block} was made unmatchable ({how}) and not published again, yet the cache counts it as matchable",
+                blocks=(block,),
             )
         slot = block * memory.stride
         if memory.slots[slot] == EMPTY:
-            law, why = _why_empty(spec, block)
-            raise Broken(law, f"the cache counts block {block} as matchable, but {why}")
+            why = _why_empty(spec, block)
+            raise Broken(why.law, f"the cache counts block {block} as matchable, but {why.words}", blocks=(block,), steps=why.steps)
         if slot in memory.drafts:
             raise Broken(
                 "published-is-committed",
                 f"the cache counts block {block} as matchable, but its first token is a draft that was not accepted yet",
+                blocks=(block,),
+                slots=((block, 0),),
             )
     spec.agenda.matchable.clear()
-    if cached:
-        spec.exercised["published-is-committed"] += 1
 
 
-def _why_empty(spec: Spec, block: int) -> tuple[str, str]:
+def _why_empty(spec: Spec, block: int) -> Why:
     """Why `block` shows no content: the newest loss recorded in it."""
     losses = [lost for lost in spec.memory.lost.values() if lost.block == block]
     if not losses:
-        return "published-is-committed", "no accepted token was ever written there"
+        return Why("published-is-committed", "no accepted token was ever written there")
     newest = max(losses, key=lambda lost: lost.step)
-    return LOST_BREAKS[newest.how], f"what it held was lost when {show_lost(newest)}"
-
-
-BOOKS = {field: f"books:{field}" for field in ("refcounts", "free", "cached")}
-"""The fields of a snapshot that laws need; which of them were ever kept is noted beside the laws, as `books:free` and so on."""
+    return Why(LOST_BREAKS[newest.how], f"what it held was lost when {show_lost(newest)}", (block,), (newest.step,))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from kvproof.models.checks.naming import Broken, changed_sequences, in_group, show, show_lost, show_namespace, show_tokens
+from kvproof.models.checks.naming import Broken, in_group, show, show_lost, show_namespace, show_tokens
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.ops import Evict, Extend, Fork, Op, Release, SwapIn, Truncate, op_name, sequences_of
 from kvproof.models.state import Pass, Sequence, Table
@@ -13,29 +14,29 @@ if TYPE_CHECKING:
     from kvproof.models.spec import Spec
 
 
-def contents(spec: Spec, op: Op) -> None:
+def contents(spec: Spec, op: Op, changed: Iterable[Sequence]) -> None:
     """Every readable position of every live sequence shows its own ghost; only what changed is looked at again."""
-    for seq in changed_sequences(spec, op):
-        sequence = spec.live.get(seq)
-        if sequence is not None and sequence.computed == 0 and sequence.out is None and not sequence.swapped:
+    for sequence in changed:
+        if not sequence.computed and sequence.out is None and not sequence.swapped and not spec.left_out(sequence.seq):
             holds_nothing(sequence, spec.tables(sequence), op)
     last = None
-    for sequence, group, index in _readers(spec):
+    for _, group, index, sequence in _readers(spec):
         entry_contents(spec, op, sequence, group, index)
-        if (sequence.seq, group) != last:
-            last = sequence.seq, group
+        if last != (sequence, group):
+            last = sequence, group
             _count_reading(spec, sequence, group)
 
 
-def _readers(spec: Spec) -> list[tuple[Sequence, int, int]]:
-    """The table entries that have to be read again, in the order of sequences, groups and positions."""
+def _readers(spec: Spec) -> list[tuple[int, int, int, Sequence]]:
+    """The table entries that have to be read again, as (birth of the sequence, group, index, sequence) and in that order."""
     live = spec.live
-    if not spec.agenda.entries:
-        return []
-    found = [(live[seq], group, index) for seq, group, index in spec.agenda.entries if seq in live]
-    found = [reader for reader in found if reader[0].computed and not reader[0].swapped]
+    found = []
+    for seq, group, index in spec.agenda.entries:
+        sequence = live.get(seq)
+        if sequence is not None and sequence.computed and not sequence.swapped and not spec.left_out(seq):
+            found.append((sequence.born, group, index, sequence))
     if len(found) > 1:
-        found.sort(key=lambda reader: (reader[0].born, reader[1], reader[2]))
+        found.sort()
     return found
 
 
@@ -44,27 +45,47 @@ def holds_nothing(sequence: Sequence, tables: tuple[Table, ...], op: Op) -> None
     for table in tables:
         if table:
             law = "release-once" if isinstance(op, Release) else "committed-is-covered"
-            raise Broken(law, f"sequence {sequence.seq} holds nothing, yet its block table is {show(table)} after {op_name(op)}")
+            raise Broken(
+                law,
+                f"sequence {sequence.seq} holds nothing, yet its block table is {show(table)} after {op_name(op)}",
+                blocks=(block for block in table if block is not None),
+                sequences=(sequence.seq,),
+            )
 
 
 def entry_contents(spec: Spec, op: Op, sequence: Sequence, group: int, index: int) -> None:
     """The positions in one table entry that the next token of `sequence` reads are in the table, were written, and are the sequence's own."""
-    size = spec.block_sizes[group]
-    low = max(index * size, window_low(sequence.computed, spec.windows[group]))
-    high = min((index + 1) * size, sequence.computed)
+    _, size, window = spec.groups[group]
+    low, high = index * size, min((index + 1) * size, sequence.computed)
+    if window is not None:
+        low = max(low, window_low(sequence.computed, window))
     if low >= high:
         return
     table = spec.tables(sequence)[group]
     block = table[index] if index < len(table) else None
     if block is None:
-        raise Broken(_law_for_missing(spec, op, sequence, group), told_missing(spec, sequence, group, table, low))
-    wanted = expected_ghosts(spec, sequence, group, low, high)
-    if spec.memory.holds(block, wanted, low - index * size) or spec.memory.learn(block, wanted, low - index * size):
+        law = _law_for_missing(spec, op, sequence, group)
+        raise Broken(law, told_missing(spec, sequence, group, table, low), sequences=(sequence.seq,), positions=(low,), group=group)
+    if block not in spec.judged:
         return
-    first = block * spec.memory.stride + low - index * size
-    offset = next(i for i, content in enumerate(wanted) if spec.memory.slots[first + i] != content)
-    law = _law_for_wrong(spec, op, sequence, group, low + offset, spec.memory.slots[first + offset])
-    raise Broken(law, _wrong(spec, op, sequence, group, low + offset, first + offset))
+    wanted = expected_ghosts(spec, sequence, group, low, high)
+    offset = low - index * size
+    first = block * spec.memory.stride + offset
+    if spec.memory.slots[first : first + len(wanted)] == wanted or spec.memory.learn(block, wanted, offset):
+        return
+    wrong = next(i for i, content in enumerate(wanted) if spec.memory.slots[first + i] != content)
+    law = _law_for_wrong(spec, op, sequence, group, low + wrong, spec.memory.slots[first + wrong])
+    lost = spec.memory.lost.get(wanted[wrong]) if not spec.memory.slots[first + wrong] else None
+    raise Broken(
+        law,
+        _wrong(spec, op, sequence, group, low + wrong, first + wrong),
+        blocks=(block, lost.block) if lost else (block,),
+        sequences=(sequence.seq,),
+        positions=(low + wrong,),
+        slots=((block, offset + wrong),),
+        steps=(lost.step,) if lost else (),
+        group=group,
+    )
 
 
 def expected_ghosts(spec: Spec, sequence: Sequence, group: int, low: int, high: int) -> list[int]:
@@ -75,8 +96,10 @@ def expected_ghosts(spec: Spec, sequence: Sequence, group: int, low: int, high: 
 
 
 def _count_reading(spec: Spec, sequence: Sequence, group: int) -> None:
-    for law in ("committed-is-covered", "initialised-read", "own-content"):
-        spec.exercised[law] += 1
+    exercised = spec.exercised
+    exercised["committed-is-covered"] += 1
+    exercised["initialised-read"] += 1
+    exercised["own-content"] += 1
     if spec.windows[group] is not None and spec.readable(sequence, group).start > 0:
         spec.exercised["window-keeps-what-it-needs"] += 1
 
@@ -86,15 +109,21 @@ def room(spec: Spec, sequence: Sequence, out: Pass) -> None:
 
     A windowed group may leave out positions that no token after the pass can read, all drafts rejected.
     """
-    for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
-        needed_from = max(out.start, window_low(out.known_end, spec.windows[group]))
+    tables = spec.tables(sequence)
+    for group, size, window in spec.groups:
+        table = tables[group]
+        needed_from = max(out.start, window_low(out.known_end, window))
         for index in range(needed_from // size, blocks_for(out.end, size)):
             if index >= len(table) or table[index] is None:
-                skipped = spec.windows[group] is not None and index < len(table)
+                skipped = window is not None and index < len(table)
+                position = max(needed_from, index * size)
                 raise Broken(
                     "window-keeps-what-it-needs" if skipped else "committed-is-covered",
                     f"extend granted sequence {sequence.seq} the positions {out.start} to {out.end - 1}, but its table {show(table)} "
-                    f"has no block for position {max(needed_from, index * size)}{in_group(spec, group)}",
+                    f"has no block for position {position}{in_group(spec, group)}",
+                    sequences=(sequence.seq,),
+                    positions=(position,),
+                    group=group,
                 )
 
 

@@ -2,24 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
+from kvproof.models.evidence import Evidence
 from kvproof.models.memory import Lost
 from kvproof.models.ops import Op, sequences_of
-from kvproof.models.state import Table
+from kvproof.models.state import Sequence, Table
 
 if TYPE_CHECKING:
     from kvproof.models.spec import Spec
 
 
 class Broken(Exception):
-    """A law does not hold."""
+    """A law does not hold. What it accuses is given by the fields of `Evidence`."""
 
-    def __init__(self, law: str, reason: str) -> None:
+    def __init__(
+        self,
+        law: str,
+        reason: str,
+        *,
+        blocks: Iterable[int] = (),
+        sequences: Iterable[int] = (),
+        positions: Iterable[int] = (),
+        slots: Iterable[tuple[int, int]] = (),
+        steps: Iterable[int] = (),
+        group: int | None = None,
+    ) -> None:
         super().__init__(f"{law}: {reason}")
         self.law = law
         self.reason = reason
+        self.evidence = Evidence(
+            tuple(dict.fromkeys(blocks)),
+            tuple(dict.fromkeys(sequences)),
+            tuple(dict.fromkeys(positions)),
+            tuple(slots),
+            tuple(sorted(set(steps))),
+            group,
+        )
+
+
+class Why(NamedTuple):
+    """A law, the reason why it is broken, and what that reason speaks of."""
+
+    law: str
+    words: str
+    blocks: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+    positions: tuple[int, ...] = ()
+
+    def at(self, position: int) -> Why:
+        """The same, said of one position."""
+        return self._replace(words=f"at position {position} {self.words}", positions=(position,))
 
 
 FORGOTTEN_BREAKS = {"evicted": "eviction-forgets", "reset": "reset-forgets"}
@@ -37,11 +71,13 @@ LOST_BREAKS = {
 """The law that a hit on a lost content breaks, by what became of it."""
 
 
-def changed_sequences(spec: Spec, op: Op) -> Iterable[int]:
-    """The sequences that the operation is about, and those whose tables it changed."""
+def changed_sequences(spec: Spec, op: Op) -> Collection[Sequence]:
+    """The live sequences that the operation is about, and those whose tables it changed."""
+    live = spec.live
     if spec.thorough:
-        return spec.live
-    return {*spec.seen.was, *sequences_of(op)} if spec.seen.was else sequences_of(op)
+        return live.values()
+    about = sequences_of(op)
+    return [live[seq] for seq in ({*spec.seen.was, *about} if spec.seen.was else about) if seq in live]
 
 
 def in_group(spec: Spec, group: int) -> str:

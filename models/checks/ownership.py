@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Set
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from kvproof.models.checks.content import contents
 from kvproof.models.checks.naming import Broken, changed_sequences, in_group, show
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.observed import Entry, Observed
-from kvproof.models.ops import Extend, Op, Release, op_name
+from kvproof.models.ops import Extend, Op, Release, op_name, sequences_of
 from kvproof.models.outcomes import Grant
 from kvproof.models.state import Pass, Sequence
 
@@ -21,8 +21,6 @@ def no_aliasing(spec: Spec) -> None:
     """Sequences list one block only at the same place and where their committed tokens in it agree."""
     if len(spec.seen.holding) > 1:
         spec.exercised["no-aliasing"] += 1
-    if not spec.agenda.shared and not spec.seen.orphaned:
-        return
     owners = spec.owners
     suspects: dict[int, set[Entry]] = {}
     for entry in spec.agenda.shared:
@@ -31,7 +29,7 @@ def no_aliasing(spec: Spec) -> None:
             suspects.setdefault(block, set()).add(entry)
     for block in spec.seen.orphaned:
         suspects.setdefault(block, set()).update(owners[block])
-    for block in sorted(suspects):
+    for block in sorted(suspects.keys() & spec.judged if spec.partial else suspects) if suspects else ():
         first, *others = owners[block]
         for other in others if first in suspects[block] else [entry for entry in others if entry in suspects[block]]:
             _may_share(spec, block, first, other)
@@ -48,7 +46,7 @@ def _may_share(spec: Spec, block: int, one: tuple[int, int, int], two: tuple[int
     if a is b or one[1:] != two[1:]:
         place = "twice" if a is b else f"at index {one[2]} of group {one[1]} and at index {two[2]} of group {two[1]}"
         who = f"sequence {a.seq} lists" if a is b else f"sequences {a.seq} and {b.seq} list"
-        raise Broken("no-aliasing", f"{who} block {block} {place}")
+        raise Broken("no-aliasing", f"{who} block {block} {place}", blocks=(block,), sequences=(a.seq, b.seq), group=one[1])
     size = spec.block_sizes[one[1]]
     last = min(a.computed, b.computed, (one[2] + 1) * size) - 1
     if last >= one[2] * size and a.path[last] != b.path[last]:
@@ -56,16 +54,26 @@ def _may_share(spec: Spec, block: int, one: tuple[int, int, int], two: tuple[int
             "no-aliasing",
             f"sequences {a.seq} and {b.seq} both list block {block}, but their {'namespaces' if a.namespace != b.namespace else 'tokens'} "
             f"up to position {last} differ",
+            blocks=(block,),
+            sequences=(a.seq, b.seq),
+            positions=(last,),
+            group=one[1],
         )
 
 
 def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: int) -> None:
     """A block that is handed out belongs to nobody and no device work still touches it."""
-    others = [other for other, _, _ in spec.owners[block] if other != sequence.seq]
-    place = f"at index {index} of its table{in_group(spec, group)}"
+    if block not in spec.judged:
+        return
+    holders = spec.owners[block]
+    others = [other for other, _, _ in holders if other != sequence.seq] if len(holders) > 1 else ()
     if others:
         raise Broken(
-            "no-aliasing", f"block {block} still belongs to sequence {others[0]}, yet sequence {sequence.seq} was given it {place}"
+            "no-aliasing",
+            f"block {block} still belongs to sequence {others[0]}, yet {_given(spec, sequence, group, index)}",
+            blocks=(block,),
+            sequences=(others[0], sequence.seq),
+            group=group,
         )
     for step in spec.steps:
         for out in step:
@@ -73,32 +81,44 @@ def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: in
                 raise Broken(
                     "fenced-reuse",
                     f"block {block} is still read or written by the pass of sequence {out.seq} in a step that has not ended, "
-                    f"yet sequence {sequence.seq} was given it {place}",
+                    f"yet {_given(spec, sequence, group, index)}",
+                    blocks=(block,),
+                    sequences=(out.seq, sequence.seq),
+                    group=group,
                 )
     if spec.capabilities.steps:
         for out in spec.passes:
             if block in out.copied and not out.launched and out.seq != sequence.seq:
                 raise Broken(
                     "copy-batch-sound",
-                    f"block {block} takes part in a copy for sequence {out.seq} that has not run yet, yet sequence {sequence.seq} was given it {place}",
+                    f"block {block} takes part in a copy for sequence {out.seq} that has not run yet, yet {_given(spec, sequence, group, index)}",
+                    blocks=(block,),
+                    sequences=(out.seq, sequence.seq),
+                    group=group,
                 )
-        if spec.steps:
-            spec.exercised["fenced-reuse"] += bool(spec.awaited)
-    if "lru" not in spec.capabilities.policy:
+        if spec.steps and spec.awaited:
+            spec.exercised["fenced-reuse"] += 1
+    if not spec.lru:
         return
-    if (spec.seen.was_cached(block) or block in spec.memory.proven) and not spec.seen.was_held(block):
+    shown = spec.seen.books.cached is not None
+    if (spec.seen.was_cached(block) if shown else block in spec.memory.proven) and not spec.seen.was_held(block):
         spec.evicted.append(spec.recency.evicted(block, spec.step))
 
 
-def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, grant: Grant) -> None:
-    """The pass writes only in blocks that its sequence alone holds."""
-    targets = {target for _, _, target in grant.copies}
-    for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
+def _given(spec: Spec, sequence: Sequence, group: int, index: int) -> str:
+    return f"sequence {sequence.seq} was given it at index {index} of its table{in_group(spec, group)}"
+
+
+def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, targets: Set[int]) -> None:
+    """The pass writes only in blocks that its sequence alone holds. `targets` are filled by its copies first."""
+    tables, owners = spec.tables(sequence), spec.owners
+    for group, size, _ in spec.groups:
+        table = tables[group]
         for index in range(out.start // size, min(blocks_for(out.end, size), len(table))):
             block = table[index]
-            if block is None or len(spec.owners[block]) == 1:
+            if block is None or len(owners[block]) == 1 or block not in spec.judged:
                 continue
-            others = [other for other, _, _ in spec.owners[block] if other != sequence.seq]
+            others = [other for other, _, _ in owners[block] if other != sequence.seq]
             positions = range(max(out.start, index * size), min(out.end, (index + 1) * size))
             if others and not (block not in targets and _rewrites(spec, sequence, out, group, positions)):
                 position = next(p for p in positions if block in targets or not _rewrites(spec, sequence, out, group, range(p, p + 1)))
@@ -106,6 +126,11 @@ def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, grant: Grant) -> 
                     "exclusive-write",
                     f"the pass of sequence {sequence.seq} writes position {position} into block {block}{in_group(spec, group)}, "
                     f"which sequence {others[0]} holds too",
+                    blocks=(block,),
+                    sequences=(sequence.seq, others[0]),
+                    positions=(position,),
+                    slots=((block, position % size),),
+                    group=group,
                 )
     if len(spec.live) > 1:
         spec.exercised["exclusive-write"] += 1
@@ -113,7 +138,7 @@ def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, grant: Grant) -> 
 
 def _rewrites(spec: Spec, sequence: Sequence, out: Pass, group: int, positions: range) -> bool:
     """Whether the pass may write these positions into a shared block, since it writes only what is there."""
-    if "rewrites" not in spec.capabilities.policy:
+    if not spec.rewrites:
         return False
     path = sequence.path[out.start : out.known_end] + out.path
     slots = [spec.slot(group, spec.tables(sequence)[group], position) for position in positions]
@@ -126,13 +151,21 @@ def copy_batch(spec: Spec, op: Op, grant: Grant) -> None:
     sources, targets = set(), set()
     for group, source, target in grant.copies:
         if (group, target) in targets:
-            raise Broken("copy-batch-sound", f"{op_name(op)} copies to block {target} twice in one grant")
+            raise Broken(
+                "copy-batch-sound",
+                f"{op_name(op)} copies to block {target} twice in one grant",
+                blocks=(target,),
+                sequences=sequences_of(op),
+            )
         sources.add((group, source))
         targets.add((group, target))
     both = sorted(sources & targets)
     if both:
         raise Broken(
-            "copy-batch-sound", f"block {both[0][1]} is both source and destination in one grant of {op_name(op)}: {list(grant.copies)}"
+            "copy-batch-sound",
+            f"block {both[0][1]} is both source and destination in one grant of {op_name(op)}: {list(grant.copies)}",
+            blocks=(block for _, block in both),
+            sequences=sequences_of(op),
         )
     if grant.copies:
         spec.exercised["copy-batch-sound"] += 1
@@ -143,12 +176,24 @@ def repeated_release(spec: Spec, op: Release, outcome: Outcome) -> None:
     """Releasing again changes nothing."""
     if outcome is not None:
         raise Broken(
-            "release-once", f"sequence {op.seq} holds nothing any more, and releasing it again raised {getattr(outcome, 'error', outcome)}"
+            "release-once",
+            f"sequence {op.seq} holds nothing any more, and releasing it again raised {getattr(outcome, 'error', outcome)}",
+            sequences=(op.seq,),
         )
     change = _difference(spec.seen, frozenset())
     if change:
-        raise Broken("release-once", f"sequence {op.seq} holds nothing any more, yet releasing it again changed {change}")
+        raise Broken(
+            "release-once",
+            f"sequence {op.seq} holds nothing any more, yet releasing it again changed {change.words}",
+            blocks=change.blocks,
+            sequences=(op.seq, *change.sequences),
+        )
     spec.exercised["release-once"] += 1
+
+
+def dead_release(op: Release, error: str) -> NoReturn:
+    """A release that the cache's own code cannot finish never lets go."""
+    raise Broken("release-once", f"sequence {op.seq} cannot be let go of: release raised {error}")
 
 
 def failure_changes_nothing(spec: Spec, op: Op) -> None:
@@ -156,13 +201,21 @@ def failure_changes_nothing(spec: Spec, op: Op) -> None:
     change = _difference(spec.seen, _left_the_window(spec))
     if change:
         if any(spec.windows):
-            contents(spec, op)  # a block that left a window too early is that law's affair
-        raise Broken("failure-changes-nothing", f"{op_name(op)} failed, yet it changed {change}")
+            contents(spec, op, changed_sequences(spec, op))  # a block that left a window too early is that law's affair
+        raise Broken(
+            "failure-changes-nothing",
+            f"{op_name(op)} failed, yet it changed {change.words}",
+            blocks=change.blocks,
+            sequences=(*change.sequences, *sequences_of(op)),
+        )
     spec.exercised["failure-changes-nothing"] += 1
 
 
-def no_spurious_exhaustion(spec: Spec, op: Extend) -> None:
-    """OutOfBlocks is true: a sequence that is alone fits if the pool could hold it; `exact` caches use every free or evictable block."""
+def no_spurious_exhaustion(spec: Spec, op: Extend, raised: str) -> None:
+    """OutOfBlocks is true: a sequence that is alone fits if the pool could hold it; `exact` caches use every free or evictable block.
+
+    `raised` is OutOfBlocks, or what the cache itself failed with instead: there was room, and the sequence did not get it.
+    """
     sequence = spec.live[op.seq]
     alone = spec.seen.holding.keys() <= {op.seq} and not spec.passes and not spec.steps
     need = _need(spec, sequence, op)
@@ -173,16 +226,20 @@ def no_spurious_exhaustion(spec: Spec, op: Extend) -> None:
             raise Broken(
                 "no-leak",
                 f"every other block was released and device work has drained, yet sequence {op.seq}, which needs {need} of {spec.usable} blocks, "
-                f"got OutOfBlocks",
+                f"got {raised}",
+                sequences=(op.seq,),
             )
         raise Broken(
-            "no-spurious-exhaustion", f"sequence {op.seq} is alone and needs {need} of {spec.usable} blocks, yet extend raised OutOfBlocks"
+            "no-spurious-exhaustion",
+            f"sequence {op.seq} is alone and needs {need} of {spec.usable} blocks, yet extend raised {raised}",
+            sequences=(op.seq,),
         )
     kept_back = set(spec.owners) | spec.pinned()
-    if "exact" in spec.capabilities.policy and need - have <= spec.usable - len(kept_back):
+    if spec.exact and need - have <= spec.usable - len(kept_back):
         raise Broken(
             "no-spurious-exhaustion",
-            f"sequence {op.seq} needs at most {need - have} more blocks and {spec.usable - len(kept_back)} are free or evictable, yet extend raised OutOfBlocks",
+            f"sequence {op.seq} needs at most {need - have} more blocks and {spec.usable - len(kept_back)} are free or evictable, yet extend raised {raised}",
+            sequences=(op.seq,),
         )
     spec.exercised["no-spurious-exhaustion"] += 1
 
@@ -199,13 +256,13 @@ def _need(spec: Spec, sequence: Sequence, op: Extend) -> int:
     """The most blocks that a correct cache could want for the sequence: room for all it knows, and a copy of each block that it may not write in."""
     first = sequence.computed == 0
     tokens = len(sequence.known) + len(op.drafts)
-    if "tight" in spec.capabilities.policy and not first:
+    if spec.tight and not first:
         tokens = min(tokens, sequence.computed + op.count + len(op.drafts))
     need = 0
     for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
         need += blocks_for(tokens, size)
         if first:
-            need += spec.capabilities.prefix and any(True for _ in spec.memory.where(spec.content(sequence, group, 0)))
+            need += spec.capabilities.prefix and bool(spec.memory.where(spec.content(sequence, group, 0)))
             continue
         to_write = table[sequence.computed // size :]
         if not (spec.capabilities.prefix or spec.capabilities.fork):
@@ -219,31 +276,36 @@ def mirror(spec: Spec, launched: Iterable[Pass]) -> None:
     """When a step begins, the device's tables of the sequences in it are the manager's."""
     for out in launched:
         worker = spec.seen.last.worker_tables.get(out.seq)
-        if worker is None:
+        if worker is None or spec.left_out(out.seq):
             continue
         for group, (theirs, ours) in enumerate(zip(worker, spec.seen.tables[out.seq], strict=True)):
             if theirs != ours:
                 raise Broken(
                     "mirror-follows",
                     f"the step begins with {show(theirs)} as the device's table of sequence {out.seq}{in_group(spec, group)}, but the manager's is {show(ours)}",
+                    sequences=(out.seq,),
+                    group=group,
                 )
         spec.exercised["mirror-follows"] += 1
 
 
-def tail_waste(spec: Spec, op: Op) -> None:
+def tail_waste(spec: Spec, changed: Iterable[Sequence]) -> None:
     """A tight cache allocates no block beyond what extends asked for."""
-    for seq in changed_sequences(spec, op):
-        sequence = spec.live.get(seq)
-        if sequence is None:
-            continue
-        for group, table in enumerate(spec.tables(sequence)):
-            if table and (len(table) - 1) * spec.block_sizes[group] >= sequence.asked:
+    for sequence in changed:
+        tables = spec.tables(sequence)
+        for group, size, _ in spec.groups:
+            table = tables[group]
+            if not table:
+                continue
+            if (len(table) - 1) * size >= sequence.asked:
                 raise Broken(
                     "tail-waste-bounded",
                     f"sequence {sequence.seq} was asked to have room for {sequence.asked} tokens, "
-                    f"which take {blocks_for(sequence.asked, spec.block_sizes[group])} blocks, but its table is {show(table)}{in_group(spec, group)}",
+                    f"which take {blocks_for(sequence.asked, size)} blocks, but its table is {show(table)}{in_group(spec, group)}",
+                    sequences=(sequence.seq,),
+                    group=group,
                 )
-            spec.exercised["tail-waste-bounded"] += bool(table)
+            spec.exercised["tail-waste-bounded"] += 1
 
 
 def _left_the_window(spec: Spec) -> frozenset[int]:
@@ -259,25 +321,34 @@ def _left_the_window(spec: Spec) -> frozenset[int]:
     return frozenset(dropped)
 
 
-def _difference(seen: Observed, ignored: frozenset[int]) -> str:
-    """What the last operation changed, in words; empty if it changed nothing. Blocks in `ignored` may have moved."""
+class Altered(NamedTuple):
+    """One thing that an operation changed: in words, and whose it is."""
+
+    words: str
+    blocks: tuple[int, ...] = ()
+    sequences: tuple[int, ...] = ()
+
+
+def _difference(seen: Observed, ignored: frozenset[int]) -> Altered | None:
+    """What the last operation changed first; None if it changed nothing. Blocks in `ignored` may have moved."""
     for seq, tables in seen.was.items():
         now = seen.tables.get(seq)
         if now is None:
-            return f"sequence {seq}, which is gone"
+            return Altered(f"sequence {seq}, which is gone", sequences=(seq,))
         for old, new in zip(tables, now, strict=True):
             if tuple(None if b in ignored else b for b in old) != new and old != new:
-                return f"the block table of sequence {seq} from {show(old)} to {show(new)}"
+                moved = tuple(sorted({block for block in (*old, *new) if block is not None and old.count(block) != new.count(block)}))
+                return Altered(f"the block table of sequence {seq} from {show(old)} to {show(new)}", moved, (seq,))
     return _books_difference(seen, ignored)
 
 
-def _books_difference(seen: Observed, ignored: frozenset[int]) -> str:
+def _books_difference(seen: Observed, ignored: frozenset[int]) -> Altered | None:
     before, last = seen.before, seen.last
     if before.refcounts is not None and last.refcounts is not None:
         for block in sorted(last.refcounts.keys() - ignored):
             was, now = seen.books.counts_before[block], last.refcounts[block]
             if was != now:
-                return f"the reference count of block {block} from {was} to {now}"
+                return Altered(f"the reference count of block {block} from {was} to {now}", (block,))
     for name, was_looked_at, moved in (
         ("free list", before.free, last.free),
         ("matchable set", before.cached, last.cached),
@@ -287,5 +358,5 @@ def _books_difference(seen: Observed, ignored: frozenset[int]) -> str:
             changed = (set(moved.joined) ^ set(moved.left)) - ignored
             if changed:
                 block = min(changed)
-                return f"the {name}: block {block} {'joined' if block in moved.joined else 'left'} it"
-    return ""
+                return Altered(f"the {name}: block {block} {'joined' if block in moved.joined else 'left'} it", (block,))
+    return None

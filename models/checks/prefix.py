@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvproof.models.checks.content import expected_ghosts, told_missing
 from kvproof.models.checks.forgetting import proven_order
-from kvproof.models.checks.naming import FORGOTTEN_BREAKS, LOST_BREAKS, Broken, counted, show_lost, show_namespace, show_tokens
+from kvproof.models.checks.naming import FORGOTTEN_BREAKS, LOST_BREAKS, Broken, Why, counted, show_lost, show_namespace, show_tokens
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.memory import EMPTY
 from kvproof.models.ops import Match, Namespace
@@ -27,11 +27,19 @@ def hit(spec: Spec, sequence: Sequence, tokens: int) -> None:
         for start in range(0, tokens, size):
             wanted = range(start, min(start + size, tokens))
             if not _in_pool(spec, sequence, group, wanted):
-                if spec.memory.blurred:
+                if spec.memory.blurred or spec.partial:
                     return  # it may lie where nothing is known; what is adopted of it will be seen
-                law, why = _why_absent(spec, sequence, group, wanted)
-                raise Broken(law, f"match found {counted(tokens)} for sequence {sequence.seq}, but {why}")
-            if "lru" in spec.capabilities.policy:
+                why = _why_absent(spec, sequence, group, wanted)
+                raise Broken(
+                    why.law,
+                    f"match found {counted(tokens)} for sequence {sequence.seq}, but {why.words}",
+                    blocks=why.blocks,
+                    sequences=(sequence.seq,),
+                    positions=why.positions,
+                    steps=why.steps,
+                    group=group,
+                )
+            if spec.lru:
                 _prove(spec, sequence, group, wanted)
 
 
@@ -53,6 +61,7 @@ def steady_hit(spec: Spec, op: Match, tokens: int) -> None:
         raise Broken(
             "failure-changes-nothing",
             f"match found {said} tokens for the prompt of sequence {op.seq} before and {tokens} now, though every operation in between failed or had nothing to do",
+            sequences=(op.seq,),
         )
 
 
@@ -62,15 +71,22 @@ def adoption(spec: Spec, sequence: Sequence, grant: Grant) -> None:
     if spec.capabilities.prefix:
         _note_prefix_situations(spec, sequence, grant.adopted)
     source_of = {(group, target): source for group, source, target in grant.copies}
-    for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
-        low = window_low(grant.adopted, spec.windows[group])
+    tables = spec.tables(sequence)
+    for group, size, window in spec.groups:
+        table, low = tables[group], window_low(grant.adopted, window)
         for index in range(low // size, blocks_for(grant.adopted, size)):
             block = table[index] if index < len(table) else None
             positions = range(max(low, index * size), min(grant.adopted, (index + 1) * size))
             if block is None:
-                law = "committed-is-covered" if spec.windows[group] is None else "window-keeps-what-it-needs"
+                law = "committed-is-covered" if window is None else "window-keeps-what-it-needs"
                 missing = told_missing(spec, sequence, group, table, positions.start)
-                raise Broken(law, f"extend adopted {grant.adopted} tokens, but {missing}")
+                raise Broken(
+                    law,
+                    f"extend adopted {grant.adopted} tokens, but {missing}",
+                    sequences=(sequence.seq,),
+                    positions=(positions.start,),
+                    group=group,
+                )
             source = source_of.get((group, block), block)
             for position in positions if not _plainly_adopted(spec, sequence, group, positions, source, block) else ():
                 _adopted_slot(spec, sequence, group, position, source, copied=source != block)
@@ -90,24 +106,43 @@ def _plainly_adopted(spec: Spec, sequence: Sequence, group: int, positions: rang
 
 
 def _adopted_slot(spec: Spec, sequence: Sequence, group: int, position: int, block: int, *, copied: bool) -> None:
+    if block not in spec.judged:
+        return
     memory = spec.memory
     slot = block * memory.stride + position % spec.block_sizes[group]
     expected = spec.content(sequence, group, position)
     memory.learn(block, [expected], position % spec.block_sizes[group])
-    found = memory.slots[slot]
     told = f"extend adopted position {position} of sequence {sequence.seq} in block {block}, but"
-    if found != expected:
-        law, why = _why_not(spec, expected, found, block)
-        raise Broken(law, f"{told} {why}")
-    if slot in memory.drafts:
-        raise Broken("published-is-committed", f"{told} what lies there is a draft that was not accepted yet")
-    if block in memory.forgotten:
-        raise Broken(FORGOTTEN_BREAKS[memory.forgotten[block]], f"{told} that block was made unmatchable ({memory.forgotten[block]})")
+    why = _why_not_adoptable(spec, expected, slot, block)
+    if why is not None:
+        raise Broken(
+            why.law,
+            f"{told} {why.words}",
+            blocks=(block, *why.blocks),
+            sequences=(sequence.seq,),
+            positions=(position,),
+            slots=((block, position % spec.block_sizes[group]),),
+            steps=why.steps,
+            group=group,
+        )
     if not copied:
-        _not_open(spec, block, told)
+        _not_open(spec, sequence, block, position, told)
 
 
-def _not_open(spec: Spec, block: int, told: str) -> None:
+def _why_not_adoptable(spec: Spec, expected: int, slot: int, block: int) -> Why | None:
+    """Why what lies in `slot` must not be adopted where `expected` is needed; None if it may be."""
+    memory = spec.memory
+    if memory.slots[slot] != expected:
+        return _why_not(spec, expected, memory.slots[slot], block)
+    if slot in memory.drafts:
+        return Why("published-is-committed", "what lies there is a draft that was not accepted yet")
+    if block in memory.forgotten:
+        how = memory.forgotten[block]
+        return Why(FORGOTTEN_BREAKS[how], f"that block was made unmatchable ({how})")
+    return None
+
+
+def _not_open(spec: Spec, sequence: Sequence, block: int, position: int, told: str) -> None:
     """A block that its holder has not filled yet is not shared as it stands."""
     for seq, group, index in spec.owners[block]:
         holder = spec.live.get(seq)
@@ -121,6 +156,10 @@ def _not_open(spec: Spec, block: int, told: str) -> None:
             raise Broken(
                 "published-is-committed",
                 f"{told} sequence {seq} has filled only {filled - end + spec.block_sizes[group]} tokens of that block",
+                blocks=(block,),
+                sequences=(sequence.seq, seq),
+                positions=(position,),
+                group=group,
             )
 
 
@@ -129,6 +168,8 @@ def _leaves_last_token(sequence: Sequence, tokens: int, told: str) -> None:
         raise Broken(
             "hit-leaves-last-token",
             f"{told} {counted(tokens)} for sequence {sequence.seq}, which knows {len(sequence.known)}: none is left to compute",
+            sequences=(sequence.seq,),
+            positions=(len(sequence.known) - 1,),
         )
 
 
@@ -149,39 +190,38 @@ def _in_pool(spec: Spec, sequence: Sequence, group: int, wanted: range) -> bool:
     return False
 
 
-def _why_absent(spec: Spec, sequence: Sequence, group: int, wanted: range) -> tuple[str, str]:
+def _why_absent(spec: Spec, sequence: Sequence, group: int, wanted: range) -> Why:
     """Which law a hit on the positions `wanted`, which no block offers, breaks."""
     memory = spec.memory
     last = spec.content(sequence, group, wanted[-1])
-    if last not in memory.lost and not any(True for _ in memory.where(last)) and not _known_elsewhere(spec, sequence, wanted[-1]):
+    if last not in memory.lost and not memory.where(last) and not _known_elsewhere(spec, sequence, wanted[-1]):
         # Nobody ever had these tokens, however many of the first ones somebody had.
-        law, why = _why_not(spec, last, EMPTY)
-        begun = _begun(spec, sequence, group, wanted) if law == "hit-is-true-prefix" else 0
-        return (
-            ("published-is-committed", f"only {begun} of these tokens were ever computed")
-            if begun
-            else (law, f"at position {wanted[-1]} {why}")
-        )
+        why = _why_not(spec, last, EMPTY)
+        begun = _begun(spec, sequence, group, wanted) if why.law == "hit-is-true-prefix" else 0
+        if begun:
+            return Why("published-is-committed", f"only {begun} of these tokens were ever computed", positions=(begun,))
+        return why.at(wanted[-1])
     for position in wanted:
         content = spec.content(sequence, group, position)
         slots = list(memory.where(content))
         if not slots:
-            law, why = _why_not(spec, content, EMPTY)
-            started = position > wanted.start and law == "hit-is-true-prefix"
-            return (
-                ("published-is-committed", f"only the first {position} tokens of it were ever computed")
-                if started
-                else (law, f"at position {position} {why}")
-            )
+            why = _why_not(spec, content, EMPTY)
+            if position > wanted.start and why.law == "hit-is-true-prefix":
+                told = f"only the first {position} tokens of it were ever computed"
+                return Why("published-is-committed", told, positions=(position,))
+            return why.at(position)
+        blocks = tuple(map(memory.block_of, slots))
         if all(slot in memory.drafts for slot in slots):
-            return "published-is-committed", f"position {position} is a draft that was not accepted yet"
-        forgotten = [memory.forgotten[block] for block in map(memory.block_of, slots) if block in memory.forgotten]
+            return Why("published-is-committed", f"position {position} is a draft that was not accepted yet", blocks, positions=(position,))
+        forgotten = [memory.forgotten[block] for block in blocks if block in memory.forgotten]
         if len(forgotten) == len(slots):
-            return FORGOTTEN_BREAKS[forgotten[0]], f"the block that holds position {position} was made unmatchable ({forgotten[0]})"
-    return "published-is-committed", f"no single block holds the positions {wanted.start} to {wanted.stop - 1}"
+            told = f"the block that holds position {position} was made unmatchable ({forgotten[0]})"
+            return Why(FORGOTTEN_BREAKS[forgotten[0]], told, blocks, positions=(position,))
+    told = f"no single block holds the positions {wanted.start} to {wanted.stop - 1}"
+    return Why("published-is-committed", told, positions=(wanted.start, wanted.stop - 1))
 
 
-def _why_not(spec: Spec, expected: int, found: int, block: int | None = None) -> tuple[str, str]:
+def _why_not(spec: Spec, expected: int, found: int, block: int | None = None) -> Why:
     """Which law is broken where `found` lies in a slot (of `block`) that should show `expected`, and why, in prose."""
     groups = len(spec.block_sizes)
     tree = spec.tree
@@ -189,30 +229,31 @@ def _why_not(spec: Spec, expected: int, found: int, block: int | None = None) ->
     tokens, namespace = tree.tokens(node), tree.namespace(node)
     lost = spec.memory.lost.get(expected)
     if lost is not None and lost.block == block:
-        return LOST_BREAKS[lost.how], f"the content it needs was there until {show_lost(lost)}"
+        return Why(LOST_BREAKS[lost.how], f"the content it needs was there until {show_lost(lost)}", steps=(lost.step,))
     if found and tree.tokens(found // groups) == tokens and tree.namespace(found // groups) != namespace:
-        return (
+        return Why(
             "hit-same-namespace",
             f"what lies there belongs to {show_namespace(tree.namespace(found // groups))}, not to {show_namespace(namespace)}",
         )
     twin = _twin(spec, expected) if block is None else None
     if twin is not None:
-        return "hit-same-namespace", f"these tokens were computed for {show_namespace(twin)}, not for {show_namespace(namespace)}"
+        return Why("hit-same-namespace", f"these tokens were computed for {show_namespace(twin)}, not for {show_namespace(namespace)}")
     if lost is not None:
-        return LOST_BREAKS[lost.how], f"the content it needs was in block {lost.block} until {show_lost(lost)}"
+        told = f"the content it needs was in block {lost.block} until {show_lost(lost)}"
+        return Why(LOST_BREAKS[lost.how], told, (lost.block,), (lost.step,))
     if not found:
         twin = _twin(spec, expected)
         if twin is not None:
-            return (
+            return Why(
                 "hit-same-namespace",
                 f"these tokens were computed only for {show_namespace(twin)}, not for {show_namespace(namespace)}",
             )
         if block is not None:
-            return "initialised-read", "nothing that a sequence computed lies there"
+            return Why("initialised-read", "nothing that a sequence computed lies there")
         if expected % groups == 0 or groups == 1:
-            return "hit-is-true-prefix", "no sequence ever computed this prefix"
-        return "initialised-read", "no sequence ever computed this prefix in that group"
-    return (
+            return Why("hit-is-true-prefix", "no sequence ever computed this prefix")
+        return Why("initialised-read", "no sequence ever computed this prefix in that group")
+    return Why(
         "hit-is-true-prefix",
         f"what lies there is position {len(tree.tokens(found // groups)) - 1} of the tokens {show_tokens(tree.tokens(found // groups))}",
     )
@@ -240,29 +281,30 @@ def _twin(spec: Spec, expected: int) -> Namespace | None:
     tokens, namespace = spec.tree.tokens(node), spec.tree.namespace(node)
     for other in spec.tree.namespaces():
         twin = spec.tree.find(other, tokens) if other != namespace else None
-        if twin is not None and any(True for _ in spec.memory.where(twin * len(spec.block_sizes) + group)):
+        if twin is not None and spec.memory.where(twin * len(spec.block_sizes) + group):
             return other
     return None
 
 
 def _note_prefix_situations(spec: Spec, sequence: Sequence, tokens: int) -> None:
     """Count which prefix laws this look-up really put to the test."""
-    memory, exercised = spec.memory, spec.exercised
+    memory, exercised, groups = spec.memory, spec.exercised, len(spec.block_sizes)
     if tokens:
         exercised["hit-is-true-prefix"] += 1
         exercised["published-is-committed"] += 1
-    if any(True for _ in memory.where(spec.content(sequence, 0, len(sequence.known) - 1))):
+    if memory.where(sequence.path[-1] * groups):
         exercised["hit-leaves-last-token"] += 1
-    first = spec.content(sequence, 0, 0)
-    spec.exercised["hit-same-namespace"] += any(
-        any(True for _ in memory.where(node * len(spec.block_sizes)))
-        for node in spec.tree.begun(sequence.known[0])
-        if node != sequence.path[0]
-    )
-    lost = memory.lost.get(first)
-    if lost is not None and not memory.where(first):
+    node = sequence.path[0]
+    for other in spec.tree.begun(sequence.known[0]):
+        if other != node and memory.where(other * groups):
+            exercised["hit-same-namespace"] += 1
+            break
+    slots = memory.where(node * groups)
+    lost = memory.lost.get(node * groups)
+    if lost is not None and not slots:
         exercised[LOST_BREAKS[lost.how]] += 1
-    for slot in memory.where(first):
-        how = memory.forgotten.get(memory.block_of(slot))
-        if how is not None:
-            exercised[FORGOTTEN_BREAKS[how]] += 1
+    if memory.forgotten:
+        for slot in slots:
+            how = memory.forgotten.get(memory.block_of(slot))
+            if how is not None:
+                exercised[FORGOTTEN_BREAKS[how]] += 1

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import kvproof.kernels.paged as paged
-from kvproof.kernels.contract import KernelCapabilities
+from kvproof.kernels.contract import ALLOWANCES, FEATURES, KernelCapabilities
+from kvproof.kernels.lowbit import LowBitScheme
 from kvproof.properties.kernels.faults import Fault, one
 
 SOURCE = Path(paged.__file__).parent
 
 EQUALS, OWNED, PADDING = "paged-equals-contiguous", "reads-only-owned", "padding-inert"
+BOUND, COPY, RELAYOUT = "quantised-within-bound", "copy-is-complete", "relayout-is-bijection"
 
 PAGED_FAULTS: dict[str, Fault] = {
     # Walking the block table.
@@ -64,6 +66,7 @@ PAGED_FAULTS: dict[str, Fault] = {
     "rows beyond the group overwrite the next one": one(
         "writes-only-granted", "mask = (group < RATIO)[:, None] & (element < HEAD)[None, :]\n    row = seq", "mask = (group < ROWS)[:, None] & (element < HEAD)[None, :]\n    row = seq"
     ),
+    "a prefill reads blocks that its window has passed": one("garbage-independent", "if WINDOW > 0:\n            inside &= at >= low", "if WINDOW > 0:\n            inside &= at >= 0"),
     # Prefill.
     "the diagonal is open": one(EQUALS, "seen = at[None, :] <= position[:, None]", "seen = at[None, :] < length"),
     "a tile is whole one token too early": one(EQUALS, "whole = tl.maximum(earliest + 1, 0) // TILE * TILE", "whole = tl.cdiv(tl.maximum(earliest + 1, 0), TILE) * TILE"),
@@ -75,12 +78,13 @@ PAGED_FAULTS: dict[str, Fault] = {
     "values are written where keys are": one(EQUALS, "value, value_pool, value_scale, slot", "value, key_pool, value_scale, slot"),
     "e4m3 wraps instead of saturating": one("quantised-within-bound", "row = tl.clamp(row, -LIMIT, LIMIT, propagate_nan=tl.PropagateNan.ALL)", "row = tl.where(tl.abs(row) > LIMIT, row * 0.0, row)"),
     "int8 is truncated": one("quantised-within-bound", "tl.floor(row + 0.5).to(tl.int8)", "row.to(tl.int8)"),
+    "scales are half of what they must be": one(BOUND, "scale = tl.where(largest > 0.0, tl.div_rn(largest, LIMIT), 1.0)", "scale = tl.where(largest > 0.0, tl.div_rn(largest, LIMIT * 2.0), 1.0)"),
     "one scale serves two slots": one("quantised-within-bound", "tl.store(scales + slot * kv_heads + head, scale, mask=live)", "tl.store(scales + slot // 2 * kv_heads + head, scale, mask=live)"),
     "the scale of values is read for keys": one(EQUALS, "k_scale = tl.load(key_scale + scale_at, mask=seen, other=0.0)", "k_scale = tl.load(value_scale + scale_at, mask=seen, other=0.0)", "B59"),
     "scales are found without their block": one(EQUALS, "scale_at = (block * BLOCK + offset) * kv_heads + kv_head\n            k_scale = tl.load(key_scale + scale_at, mask=seen", "scale_at = at.to(tl.int64) * kv_heads + kv_head\n            k_scale = tl.load(key_scale + scale_at, mask=seen"),
     # Copies.
     "copies leave scales behind": one("copy-is-complete", 'for name in ("key", "value", "key_scale", "value_scale"):\n            tensors', 'for name in ("key", "value"):\n            tensors', "B82"),
-    "copies stop after one tile": one("copy-is-complete", "triton.cdiv(size, tile), layers.shape[0])]", "1, layers.shape[0])]", "B38"),
+    "copies stop after one tile": Fault(COPY, (("triton.cdiv(size, tile), layers.shape[0])]", "1, layers.shape[0])]"), ("tile = min(4096 //", "tile = min(256 //")), "B38"),
     "copies multiply block ids in 32 bits": one("no-address-overflow", "source, target = tl.load(pairs + pair * 2), tl.load(pairs + pair * 2 + 1)", "source, target = tl.load(pairs + pair * 2).to(tl.int32), tl.load(pairs + pair * 2 + 1).to(tl.int32)"),
     # Latents.
     "the rotary part of a row is not scored": one(EQUALS, "score = tl.dot(q_rope, tl.trans(rope), score, input_precision=\"ieee\") * (scale * LOG2E)", "score = score * (scale * LOG2E)"),
@@ -89,35 +93,51 @@ PAGED_FAULTS: dict[str, Fault] = {
 """By name; `like` names a real bug of its kind."""
 
 
-MOVE_FAULTS: dict[str, tuple[str, str]] = {
-    "moves take the source's blocks for the target's": ("(goal // TARGET_BLOCK) * target_block_stride + (goal % TARGET_BLOCK)", "(goal // SOURCE_BLOCK) * target_block_stride + (goal % SOURCE_BLOCK)"),
-    "moves write where the target slot is padding": ("mask = ((origin >= 0) & (goal >= 0))[:, None]", "mask = (origin >= 0)[:, None]"),
-    "moves stop after one tile": ("move_kernel[(triton.cdiv(len(source_slots), tile), heads)]", "move_kernel[(1, heads)]"),
-    "moves leave scales behind": ("return tensors + [scale.unsqueeze(-1) for scale in", "return tensors + [scale.unsqueeze(-1) for scale in () and"),
+MOVE_FAULTS: dict[str, Fault] = {
+    "moves take the source's blocks for the target's": one(RELAYOUT, "(goal // TARGET_BLOCK) * target_block_stride + (goal % TARGET_BLOCK)", "(goal // SOURCE_BLOCK) * target_block_stride + (goal % SOURCE_BLOCK)"),
+    "moves write where the target slot is padding": one("in-bounds", "mask = ((origin >= 0) & (goal >= 0))[:, None]", "mask = (origin >= 0)[:, None]"),
+    "moves stop after one tile": one(RELAYOUT, "move_kernel[(triton.cdiv(len(source_slots), tile), heads)]", "move_kernel[(1, heads)]"),
+    "moves leave scales behind": one(RELAYOUT, "return tensors + [scale.unsqueeze(-1) for scale in", "return tensors + [scale.unsqueeze(-1) for scale in () and", "B82"),
+    "gathered rows of padding keep what lay there": one(RELAYOUT, "rows = torch.zeros(len(slots), *tensor.shape[2:], dtype=tensor.dtype, device=tensor.device)\n            move_rows", "rows = torch.empty(len(slots), *tensor.shape[2:], dtype=tensor.dtype, device=tensor.device)\n            move_rows"),
+    "shards of heads are written from the first head on": one(RELAYOUT, "(goal % TARGET_BLOCK) * target_slot_stride + head * target_head_stride", "(goal % TARGET_BLOCK) * target_head_stride * tl.num_programs(1) + head * target_head_stride"),
 }  # fmt: skip
-"""One change each; `storage_judges.judge_moves` must see it."""
+"""Gather, scatter and move."""
 
-LOW_BIT_FAULTS: dict[str, tuple[str, str]] = {
-    "levels are rounded down": ("tl.floor(tl.div_rn(x - zero, scale) + 0.5)", "tl.floor(tl.div_rn(x - zero, scale))"),
-    "the scheme forgets its zero": ("* k_scale[None, :] + k_zero[None, :]", "* k_scale[None, :]"),
-    "values take the scales of the first channels": ("v * v_scale[:, :, None] + v_zero[:, :, None]", "v * tl.max(v_scale, 1)[:, None, None] + v_zero[:, :, None]"),
-    "the first of two numbers lies in the high bits": ("tl.sum(parts << (tl.arange(0, EACH) * BITS)[None, None, :], 2)", "tl.sum(parts << ((EACH - 1 - tl.arange(0, EACH)) * BITS)[None, None, :], 2)"),
-    "the ring is overwritten before its group is quantised": ("first = tl.maximum(before, tl.load(quantised_after + seq))", "first = before"),
-    "tokens that wait are taken from the new rows": ("return tl.where(fresh, from_new, from_ring)", "return from_new"),
-    "every group of a block has the scales of its first": ("(begin % BLOCK // GROUP) * key_scale_group_stride", "0 * key_scale_group_stride"),
-    "the recent window is not attended to": ("for begin in tl.range(whole, length, TILE", "for begin in tl.range(whole, whole, TILE"),
-    "an append sees the end of its pass": ("stored = tl.minimum(length, whole)", "stored = whole"),
-    "a ring is that of the first sequence": ("ring_row = tl.load(ring_rows + seq).to(tl.int64) * ring_row_stride + kv_head", "ring_row = tl.load(ring_rows).to(tl.int64) * ring_row_stride + kv_head"),
-    "copies leave zeros behind": ("return [pool.key, pool.value, pool.key_scale, pool.key_zero, pool.value_scale, pool.value_zero]", "return [pool.key, pool.value, pool.key_scale, pool.value_scale]"),
-    "copies leave the ring of values behind": ("for tensor in (pool.ring_key, pool.ring_value):\n            copy_tensors", "for tensor in (pool.ring_key,):\n            copy_tensors"),
+LOW_BIT_FAULTS: dict[str, Fault] = {
+    "levels are rounded down": one(BOUND, "tl.floor(tl.div_rn(x - zero, scale) + 0.5)", "tl.floor(tl.div_rn(x - zero, scale))"),
+    "the scheme forgets its zero": one(EQUALS, "* k_scale[None, :] + k_zero[None, :]", "* k_scale[None, :]"),
+    "values take the scales of the first channels": one(EQUALS, "v * v_scale[:, :, None] + v_zero[:, :, None]", "v * tl.max(v_scale, 1)[:, None, None] + v_zero[:, :, None]"),
+    "the first of two numbers lies in the high bits": one(BOUND, "tl.sum(parts << (tl.arange(0, EACH) * BITS)[None, None, :], 2)", "tl.sum(parts << ((EACH - 1 - tl.arange(0, EACH)) * BITS)[None, None, :], 2)"),
+    "the ring is overwritten before its group is quantised": one(EQUALS, "first = tl.maximum(before, tl.load(quantised_after + seq))", "first = before"),
+    "tokens that wait are taken from the new rows": one(BOUND, "return tl.where(fresh, from_new, from_ring)", "return from_new"),
+    "every group of a block has the scales of its first": one(EQUALS, "(begin % BLOCK // GROUP) * key_scale_group_stride", "0 * key_scale_group_stride"),
+    "the recent window is not attended to": one(EQUALS, "tl.range(tl.maximum(whole, first), length, TILE", "tl.range(whole, whole, TILE"),
+    "an append sees the end of its pass": one(EQUALS, "stored = tl.minimum(length, whole)", "stored = whole"),
+    "a ring is that of the first sequence": one(OWNED, "ring_row = tl.load(ring_rows + seq).to(tl.int64) * ring_row_stride + kv_head", "ring_row = tl.load(ring_rows).to(tl.int64) * ring_row_stride + kv_head"),
+    "a padded lane counts as quantised": one(EQUALS, "done = torch.where(after > before, done, quantised)", "done = torch.where(after > before, done, quantised + pool.group)"),
+    "low-bit windows are not cut in the ring": one(EQUALS, "tl.range(tl.maximum(whole, first), length, TILE", "tl.range(whole, length, TILE"),
+    "low-bit windows are cut to whole groups": one(EQUALS, "seen = (at >= first) & (at < stored)", "seen = at < stored", "B65"),
+    "low-bit windows read blocks that they have passed": one(OWNED, "start = first // GROUP * GROUP + (part - 1) * SPLIT", "start = (part - 1) * SPLIT"),
+    "low bits forget their sinks": one(EQUALS, "WINDOW=0, SINKS=sinks is not None, CHUNK=8", "WINDOW=0, SINKS=False, CHUNK=8"),
+    "low bits forget their soft cap": one(EQUALS, "CAPPED=soft_cap is not None, STAGES=2", "CAPPED=False, STAGES=2"),
+    "low-bit blocks are taken for NHD": one(EQUALS, "or place), from head to head.\"\"\"\n    block, slot, head, _ = pool.slot_view(tensor).stride()", "or place), from head to head.\"\"\"\n    block, slot, head, _ = tensor.stride()"),
+    "low bits multiply block ids in 32 bits": one("no-address-overflow", "block = tl.load(tables + seq * table_stride + begin // BLOCK).to(tl.int64)", "block = tl.load(tables + seq * table_stride + begin // BLOCK)", "B37"),
+    "copies leave zeros behind": one(COPY, "return [pool.key, pool.value, pool.key_scale, pool.key_zero, pool.value_scale, pool.value_zero]", "return [pool.key, pool.value, pool.key_scale, pool.value_scale]", "B82"),
+    "copies leave the ring of values behind": one(COPY, "for tensor in (pool.ring_key, pool.ring_value):\n            copy_tensors", "for tensor in (pool.ring_key,):\n            copy_tensors"),
 }  # fmt: skip
-"""One change each; `storage_judges.judge_low_bits` must see it."""
+"""The low-bit scheme."""
+
+ALL_FAULTS = {**PAGED_FAULTS, **MOVE_FAULTS, **LOW_BIT_FAULTS}
+
+LOW_BIT_FEATURES = frozenset({"low-bits", "prefill", "copy", "window", "sinks", "soft-cap", "freed-windows"})
+"""What kernels with a fault of the low-bit scheme claim: with everything else beside it a check would take long to come to it."""
 
 
 class Small:
     """What faulty kernels claim."""
 
     split_tokens = 32
+    features = FEATURES - {*ALLOWANCES, "low-bits"}
 
     @classmethod
     def capabilities(cls) -> KernelCapabilities:
@@ -128,17 +148,25 @@ class Small:
             gqa_ratios=(1, 3),
             block_sizes=(12, 64, 1),
             layouts=("NHD", "HND"),
-            features=frozenset({"decode", "prefill", "copy", "window", "sinks", "soft-cap", "mla", "fp8", "int8"}),
+            features=cls.features,
             max_pool_bytes=2**40,
             mla_sizes=((40, 24),),
+            low_bits=(LowBitScheme(4, 16, 8, 20),),
         )
+
+
+class SmallLowBits(Small):
+    """What kernels with a fault of the low-bit scheme claim."""
+
+    features = LOW_BIT_FEATURES
 
 
 def build_paged(name: str, directory: Path) -> type[Any]:
     """The faulty adapter, made from the changed sources in `directory`."""
-    package = write(name, PAGED_FAULTS[name].changes, directory)
+    package = write(name, ALL_FAULTS[name].changes, directory)
     adapter = importlib.import_module(f"{package}.adapter")
-    return type("PagedTriton", (Small, adapter.PagedTriton), {"__module__": adapter.__name__})
+    claims = SmallLowBits if name in LOW_BIT_FAULTS else Small
+    return type("PagedTriton", (claims, adapter.PagedTriton), {"__module__": adapter.__name__})
 
 
 def write(name: str, changes: tuple[tuple[str, str], ...], directory: Path) -> str:

@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 import torch
 
+from kvproof.kernels.lowbit import LowBitPool
 from kvproof.kernels.machine import Machine, sparse_tensor
 from kvproof.kernels.machine.launch import flatten
 from kvproof.kernels.paged.lowbit import LowBitTriton
-from kvproof.kernels.paged.lowbit_pool import LowBitPool
 from kvproof.kernels.paged.lowbit_torch import LowBitTorch
 from kvproof.kernels.proofs.prove import Proof, prove_launch
-from kvproof.properties.kernels.storage_judges import HEADS, batch
+from kvproof.properties.kernels.lowbit_batch import HEADS, batch
 
 
 class Short(LowBitTriton):
     """Splits of one group, so that short sequences have many."""
 
-    split_tokens = 16
+    def __init__(self) -> None:
+        super().__init__(split_tokens=16)
 
 
 def on_machine(kernels: Any, method: str, *args: Any, **options: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,7 @@ import pytest
 from kvproof.kernels.check import check_kernels
 from kvproof.kernels.laws.judges import SENTENCES
 from kvproof.kernels.paged.adapter import PagedTriton
-from kvproof.kernels.paged.lowbit import LowBitTriton
-from kvproof.properties.kernels.paged_faults import LOW_BIT_FAULTS, MOVE_FAULTS, PAGED_FAULTS, Small, build_paged, write
-from kvproof.properties.kernels.storage_judges import judge_low_bits, judge_moves
+from kvproof.properties.kernels.paged_faults import ALL_FAULTS, Small, SmallLowBits, build_paged
 
 QUICK = {
     "tiles multiply block ids in 32 bits",
@@ -40,6 +37,13 @@ QUICK = {
     "the scheme forgets its zero",
     "the ring is overwritten before its group is quantised",
     "copies leave the ring of values behind",
+    "low-bit windows are cut to whole groups",
+    "low-bit windows are not cut in the ring",
+    "low bits forget their sinks",
+    "low bits forget their soft cap",
+    "low-bit blocks are taken for NHD",
+    "a prefill reads blocks that its window has passed",
+    "shards of heads are written from the first head on",
 }
 """One or two for each feature; the others take a minute more and run at night."""
 
@@ -53,35 +57,23 @@ class Right(Small, PagedTriton):
     """No fault, the same claims."""
 
 
-@pytest.mark.parametrize("name", names(PAGED_FAULTS))
+class RightLowBits(SmallLowBits, PagedTriton):
+    """No fault of the low-bit scheme."""
+
+
+@pytest.mark.parametrize("name", names(ALL_FAULTS))
 def test_a_seeded_fault_of_the_paged_kernels_breaks_its_law(name: str, tmp_path: Path) -> None:
-    fault = PAGED_FAULTS[name]
+    fault = ALL_FAULTS[name]
     report = check_kernels(build_paged(name, tmp_path), budget_seconds=20, laws={fault.law}, shrink_seconds=0.2)
     assert report.law(fault.law).verdict == "broken", str(report)
 
 
-@pytest.mark.parametrize("name", names(MOVE_FAULTS))
-def test_a_seeded_fault_of_moves_is_seen(name: str, tmp_path: Path) -> None:
-    package = write(name, (MOVE_FAULTS[name],), tmp_path)
-    assert judge_moves(importlib.import_module(f"{package}.adapter").PagedTriton()) != ""
-
-
-@pytest.mark.parametrize("name", names(LOW_BIT_FAULTS))
-def test_a_seeded_fault_of_the_low_bit_scheme_is_seen(name: str, tmp_path: Path) -> None:
-    package = write(name, (LOW_BIT_FAULTS[name],), tmp_path)
-    assert judge_low_bits(importlib.import_module(f"{package}.lowbit").LowBitTriton()) != ""
-
-
 def test_quick_faults_are_faults() -> None:
-    assert {*PAGED_FAULTS, *MOVE_FAULTS, *LOW_BIT_FAULTS} >= QUICK
+    assert set(ALL_FAULTS) >= QUICK
 
 
-def test_without_a_fault_moves_and_the_low_bit_scheme_are_right() -> None:
-    assert judge_moves(PagedTriton()) == ""
-    assert judge_low_bits(LowBitTriton()) == ""
-
-
-def test_without_a_fault_small_shapes_keep_every_law() -> None:
+@pytest.mark.parametrize("kernels", [Right, RightLowBits])
+def test_without_a_fault_small_shapes_keep_every_law(kernels: type[PagedTriton]) -> None:
     # Addresses are proved where the same kernels are judged at their own shapes.
-    report = check_kernels(Right, budget_seconds=4, laws=set(SENTENCES) - {"no-address-overflow"})
+    report = check_kernels(kernels, budget_seconds=4, laws=set(SENTENCES) - {"no-address-overflow"})
     assert report.verdict == "held", str(report)

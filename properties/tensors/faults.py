@@ -17,7 +17,7 @@ from kvproof.impl.engine.config import ModelConfig
 from kvproof.impl.engine.store import Store
 from kvproof.impl.engine.worker import Logits
 from kvproof.impl.production.records import StepPlan
-from kvproof.kernels.paged.lowbit_pool import LowBitPool
+from kvproof.kernels.lowbit import LowBitPool
 from kvproof.properties.tensors.adapter import AttentionAdapter
 from kvproof.properties.tensors.engine import RowEngine, RowWorker
 from kvproof.properties.tensors.lowbit import LowBitAdapter, LowBitEngine, LowBitStore, LowBitWorker, quantised_of

@@ -24,7 +24,8 @@ from kvproof.impl.engine.engine import Engine
 from kvproof.impl.engine.store import Store
 from kvproof.impl.engine.worker import Worker
 from kvproof.impl.production.records import HostCopies
-from kvproof.kernels.paged.lowbit_pool import LowBitPool, paged_tensors
+from kvproof.kernels.lowbit import LowBitPool
+from kvproof.kernels.paged.lowbit_rows import paged_tensors
 from kvproof.kernels.paged.lowbit_torch import LowBitTorch
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import ReleaseReason

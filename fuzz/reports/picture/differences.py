@@ -7,7 +7,6 @@ The first one is the one to look at: what the violation speaks of comes before e
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -33,7 +32,7 @@ MOST_TOKENS: Final = 12
 class Accusation(msgspec.Struct, frozen=True):
     """A broken law as a picture tells it. `row`: the row of the film that shows it, skipped operations counted.
 
-    `blocks`, `sequences`, `positions`: those that the reason names, in its order.
+    The rest is the violation's evidence: `slots` are (block, offset in tokens), `began` the rows of earlier steps in which it began.
     """
 
     law: str
@@ -44,6 +43,8 @@ class Accusation(msgspec.Struct, frozen=True):
     blocks: list[int]
     sequences: list[int]
     positions: list[int]
+    slots: list[tuple[int, int]]
+    began: list[int]
 
 
 class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,19 +59,23 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
     block: int | None = None
 
 
-def accusation(violation: Violation, row: int) -> Accusation:
-    """The violation with its law's sentence, and what its reason names."""
+def accusation(violation: Violation, row: int, numbers: list[int | None]) -> Accusation:
+    """The violation with its law's sentence and its evidence. `numbers`: the step of each row, None for one that was skipped."""
     law = BY_NAME.get(violation.law)
-    named = [_named(word, violation.reason) for word in ("block", "sequence", "position")]
-    return Accusation(violation.law, law.sentence if law else "", violation.reason, violation.step, row, *named)
-
-
-def _named(word: str, reason: str) -> list[int]:
-    """The numbers that follow a word: `sequences 0 and 1` names two."""
-    found: list[int] = []
-    for run in re.findall(rf"\b{word}s? (\d+(?:(?:, | and | to )\d+)*)", reason):
-        found += [int(number) for number in re.findall(r"\d+", run)]
-    return list(dict.fromkeys(found))
+    accused = violation.evidence
+    began = [numbers.index(step) for step in accused.steps if step in numbers]
+    return Accusation(
+        violation.law,
+        law.sentence if law else "",
+        violation.reason,
+        violation.step,
+        row,
+        list(accused.blocks),
+        list(accused.sequences),
+        list(accused.positions),
+        list(accused.slots),
+        began,
+    )
 
 
 def differences(spec: Spec, op: Op, outcome: Outcome, accused: Accusation) -> list[Difference]:

@@ -56,6 +56,8 @@ class Picture(msgspec.Struct, omit_defaults=True):
     """Why the run ended without a verdict: a fault of the adapter, or an operation that never answered."""
     note: str = ""
     """What else is to be said of the run."""
+    gaps: list[int] = []
+    """Rows in whose place operations are missing: what is drawn after them is what began later."""
     source: str = ""
     """The program as a test that stands alone, where it is short enough to be read."""
     program: str = ""
@@ -89,7 +91,7 @@ class Document(msgspec.Struct, omit_defaults=True):
         """`broken`, `error` or `held`, for the page as a whole."""
         if self.cases or any(picture.accusation for picture in self.pictures):
             return "broken"
-        return "error" if any(picture.trouble for picture in self.pictures) else "held"
+        return "error" if any(picture.trouble or picture.gaps for picture in self.pictures) else "held"
 
 
 def picture_of(film: Film, *, name: str, target: str) -> Picture:
@@ -116,6 +118,7 @@ def picture_of(film: Film, *, name: str, target: str) -> Picture:
         film.numbers,
         film.frames,
         _tree(film.prefixes),
+        gaps=film.gaps,
     )
 
 

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from kvproof.fuzz.traces.format import Free
+from kvproof.models.memory import EMPTY
 from kvproof.models.observed import Moved
 from kvproof.models.ops import Namespace, Op, op_name
 from kvproof.models.prefixes import PrefixTree
@@ -34,10 +35,11 @@ RETIRING: Final = 4
 NULL: Final = 5
 MISSING: Final = 6
 CONFLICT: Final = 7
+UNKNOWN: Final = 8
 
-STATES: Final = ("free", "cached", "held", "shared", "retiring", "null", "missing", "conflict")
+STATES: Final = ("free", "cached", "held", "shared", "retiring", "null", "missing", "conflict", "unknown")
 """The states of a block by their numbers. Cached: nobody holds it and its content is matchable. Missing: the books have it nowhere.
-Conflict: somebody holds it and it is on the free list.
+Conflict: somebody holds it and it is on the free list. Unknown: operations are missing, and nothing that began later holds it.
 """
 
 NOBODY: Final = -1
@@ -105,14 +107,18 @@ class Film:
         self.texts: list[str] = []
         self.answers: list[str] = []
         self.numbers: list[int | None] = []
-        """The number of the operation as violations count them; None for one that was skipped."""
+        """The number of the operation as violations count them; None for one that was skipped, and for a gap."""
         self.frames: list[Frame] = []
         self.books: set[str] = set()
         """Which books the cache has shown so far."""
+        self.gaps: list[int] = []
+        """Rows in whose place operations are missing."""
         self._sequences: dict[int, tuple[State, Tables]] = {}
         self._out: set[int] = set()
         """Sequences whose pass was out."""
         self._blocks = [(NULL if block in spec.null_blocks else FREE, 0, 0, NOBODY) for block in range(num_blocks)]
+        self._generations = [0] * num_blocks
+        """How often each block was handed out before the last gap."""
         self._slots = [0] * len(spec.memory.slots)
         self._free: list[int] = []
         self._open = 0
@@ -126,6 +132,38 @@ class Film:
         """An operation that ran and never answered: nothing was seen after it."""
         self._add(op, text, "no answer", self._ran, Frame())
         self._ran += 1
+
+    def lose(self, spec: Spec, text: str) -> None:
+        """Operations are missing: what is known of the cache is void, and `spec` judges what begins later."""
+        frame = Frame(x=sorted(self._sequences), o=0)
+        frame.m = [number for block in range(self.num_blocks) for number in self._emptied(block)]
+        frame.f = [[0, len(self._free)]] if self._free else []
+        frame.c = set_delta(Moved(left=self.spec.seen.books.kept_cached))
+        frame.r = set_delta(Moved(left=self.spec.seen.books.kept_retiring))
+        self._generations = [generation for _, _, generation, _ in self._blocks]
+        self.spec = spec
+        self.prefixes.follow(spec.tree)
+        self._sequences.clear()
+        self._out.clear()
+        self._free.clear()
+        self._open = 0
+        self.gaps.append(len(self.frames))
+        self._blocks = [self._block(block) for block in range(self.num_blocks)]
+        frame.b = [number for block, now in enumerate(self._blocks) for number in (block, *now)]
+        self.kinds.append("gap")
+        self.texts.append(text)
+        self.answers.append("")
+        self.numbers.append(None)
+        self.frames.append(frame)
+
+    def unfollowed(self, op: Op, text: str) -> None:
+        """An operation about what began before operations were lost: what it changed is not known."""
+        self._add(op, text, "not followed", self._ran, Frame())
+        self._ran += 1
+
+    def resume(self, number: int) -> None:
+        """The next operation has this number."""
+        self._ran = number
 
     def take(self, op: Op, text: str, answer: str, free: Sequence[int] | Free | None) -> None:
         """One operation that the spec has just judged. `free`: the free list in its order, or how it changed; None where it was not shown."""
@@ -147,6 +185,10 @@ class Film:
         self.frames.append(frame)
 
     # -- one part of the state each -------------------------------------------------------------------------------------------------------
+
+    def _emptied(self, block: int) -> list[int]:
+        stride = self.spec.memory.stride
+        return slot_runs(self._slots, block * stride, [0] * stride, self.groups)
 
     def _take_slots(self, frame: Frame) -> None:
         memory, groups = self.spec.memory, self.groups
@@ -196,7 +238,7 @@ class Film:
         for moved in (last.free, last.cached, last.retiring):
             if moved is not None:
                 changed.update(moved.joined, moved.left)
-        frame.f = free_splices(self._free, free)
+        frame.f = free_splices(self._free, None if self.gaps else free)
         frame.c = set_delta(last.cached)
         frame.r = set_delta(last.retiring)
         return changed
@@ -216,13 +258,16 @@ class Film:
         entries = spec.owners.get(block, ())
         holders = {seq for seq, _, _ in entries}
         before = self._blocks[block][3]
-        count = books.kept_counts.get(block, 0) if "refcounts" in self.books else len(entries)
+        count = books.kept_counts.get(block, 0) if "refcounts" in self.books and not self.gaps else len(entries)
+        generation = self._generations[block] + spec.memory.generations[block]
         holder = before if not holders or before in holders else min(holders)
         free = block in books.kept_free
         if block in spec.null_blocks:
             state = NULL
         elif holders:
             state = CONFLICT if free else SHARED if len(holders) > 1 else HELD
+        elif self.gaps:
+            state = UNKNOWN
         elif block in books.kept_retiring:
             state = RETIRING
         elif block in books.kept_cached:
@@ -231,7 +276,7 @@ class Film:
             state = FREE
         else:
             state = RETIRING if spec.pins(block) else MISSING
-        return state, count, spec.memory.generations[block], holder
+        return state, count, generation, holder
 
 
 class Prefixes:
@@ -245,6 +290,12 @@ class Prefixes:
         self._forgettings = tree.forgettings
         self._numbers: dict[tuple[int, int | Namespace], int] = {}
         self._nodes: dict[int, int] = {}
+
+    def follow(self, tree: PrefixTree) -> None:
+        """From now on nodes are those of another tree."""
+        self._tree = tree
+        self._forgettings = tree.forgettings
+        self._nodes.clear()
 
     def node(self, node: int) -> int:
         """The number of the prefix that `node` stands for in the spec now."""
@@ -264,7 +315,7 @@ class Prefixes:
 
     def content(self, content: int, groups: int) -> int:
         """A content of the spec with the film's number of its prefix."""
-        return self.node(content // groups) * groups + content % groups if content else 0
+        return self.node(content // groups) * groups + content % groups if content > EMPTY else 0
 
     def _number(self, above: int, node: int) -> int:
         token = self._tree.edge(node)[1]

@@ -111,7 +111,7 @@ class _Camera:
 
 def accuse(picture: Picture, film: Film, violation: Violation, op: Op, outcome: Outcome) -> None:
     """Write into the picture that the last row breaks a law, and where model and cache differ after it."""
-    picture.accusation = accusation(violation, len(film.frames) - 1)
+    picture.accusation = accusation(violation, len(film.frames) - 1, film.numbers)
     picture.differences = differences(film.spec, op, outcome, picture.accusation)
 
 

@@ -28,6 +28,7 @@ from kvproof.fuzz.reports.picture.film import (
     NULL,
     RETIRING,
     SHARED,
+    UNKNOWN,
     Frame,
     Out,
     SequenceChange,
@@ -51,12 +52,14 @@ LABEL_COLUMNS: Final = 9
 NAME_COLUMNS: Final = 20
 """The name and the holders of each block behind the map; what is longer is cut."""
 
-MARKS: Final = {FREE: ".", CACHED: "c", SHARED: "+", RETIRING: "r", NULL: "-", MISSING: "?", CONFLICT: "!"}
+MARKS: Final = {FREE: ".", CACHED: "c", SHARED: "+", RETIRING: "r", NULL: "-", MISSING: "?", CONFLICT: "!", UNKNOWN: "~"}
 
-WORDS: Final = ("free", "matchable", "held", "shared", "retiring", "null block", "in no list", "held and free")
+WORDS: Final = ("free", "matchable", "held", "shared", "retiring", "null block", "in no list", "held and free", "not known")
 """The states by their numbers, as the page words them."""
 
-LEGEND: Final = "0-9a-z the sequence that holds it, + shared, c free but matchable, . free, r retiring, ? in no list, ! held and free"
+LEGEND: Final = (
+    "0-9a-z the sequence that holds it, + shared, c free but matchable, . free, r retiring, ? in no list, ! held and free, ~ not known"
+)
 
 HOLDER_SIGNS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -64,10 +67,15 @@ HOLDER_SIGNS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 def show_picture(console: Console, picture: Picture, *, step: int | None = None) -> None:
     """Print `picture` at a step: the one that breaks the law, or the last one, unless another is named."""
     row = _row(picture, step)
+    if step is not None and step not in picture.numbers:
+        _say(console, f"This run has no step {step}; its last one is shown.", "yellow")
     if picture.accusation:
         _accusation(console, picture)
     elif picture.trouble:
         console.print(Text(picture.trouble, style="bold red"))
+        console.print()
+    if picture.note:
+        _say(console, picture.note, "yellow")
         console.print()
     if row < 0:
         console.print("No operation ran.")

@@ -10,15 +10,14 @@ from typing import Final
 
 import msgspec
 
-from kvproof.fuzz.audit import Auditor
+from kvproof.fuzz.auditor import Auditor
 from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.reports import wording
-from kvproof.fuzz.reports.picture.differences import Accusation
 from kvproof.fuzz.reports.picture.document import Document, Picture, picture_of
 from kvproof.fuzz.reports.picture.film import Film
 from kvproof.fuzz.reports.picture.sources import MOST_SOURCE_OPERATIONS, Progress, accuse, operation_text
 from kvproof.fuzz.traces.format import Header
-from kvproof.fuzz.traces.read import Reader, Trouble
+from kvproof.fuzz.traces.read import Reader, Step, Trouble
 from kvproof.models.ops import AnyOp
 from kvproof.models.spec import Violation
 
@@ -30,43 +29,93 @@ MOST_PREFIXES: Final = 3_000_000
 
 
 def film_trace(path: Path, *, on_progress: Progress | None = None) -> Picture:
-    """The picture of a trace, up to the first broken law, or to the first line that is missing, doubled or damaged. Raises BadTrace."""
+    """The picture of a trace, up to the first broken law. Where operations are missing there is a gap, and then what began later. Raises BadTrace."""
     reader = Reader(path)
-    auditor = Auditor(reader.header)
-    film = Film(auditor.spec, num_blocks=reader.header.config.num_blocks)
-    trouble = note = ""
-    last = None
-    ops: list[AnyOp] = []
+    camera = _Camera(reader.header)
     for item in reader:
-        trouble = item.what if isinstance(item, Trouble) else auditor.judge(item)
-        if trouble or isinstance(item, Trouble):
-            break
-        last = item
-        if len(ops) <= MOST_SOURCE_OPERATIONS:
-            ops.append(item.op)
-        film.take(item.op, operation_text(item.op), wording.answer(item.op, item.outcome), item.free)
-        if auditor.breach is not None:
-            break
-        if len(film.frames) >= MOST_OPERATIONS or len(film.prefixes.parents) > MOST_PREFIXES:
-            note = f"The trace goes on: its first {len(film.frames):,} operations are drawn."
+        if isinstance(item, Trouble):
+            camera.trouble(item.what, lost=item.lost)
+        else:
+            camera.shoot(item)
+        if camera.ended:
             break
         if on_progress is not None:
             on_progress(reader.bytes_read)
-    picture = picture_of(film, name=path.name, target=reader.header.target)
-    picture.note = note or " ".join(reader.notes)
-    if trouble:
-        picture.trouble = wording.sentence(f"{trouble}; what comes after it is not drawn")
-    elif auditor.breach is not None and last is not None:
-        breach = auditor.breach
-        accuse(picture, film, Violation(breach.law, breach.operation, breach.reason), last.op, last.outcome)
-    if len(ops) <= MOST_SOURCE_OPERATIONS:
-        picture.program = _program(reader.header, ops, picture.accusation)
-    return picture
+    return camera.picture(path.name, reader.notes)
 
 
-def _program(header: Header, ops: list[AnyOp], accused: Accusation | None) -> str:
+class _Camera:
+    """An audit that is filmed operation by operation."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self.auditor = Auditor(header)
+        self.film = Film(self.auditor.spec, num_blocks=header.config.num_blocks)
+        self.troubles: list[str] = []
+        self.ops: list[AnyOp] = []
+        self.last: Step | None = None
+        self.full = False
+        """Whether the page can hold no more."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is drawn."""
+        return self.full or self.auditor.breach is not None
+
+    def shoot(self, step: Step) -> None:
+        """Judge and film one operation."""
+        unjudged = self.auditor.unjudged
+        complaint = self.auditor.judge(step)
+        if complaint:
+            self.trouble(complaint, lost=True)
+            return
+        self.last = step
+        film = self.film
+        film.resume(step.number)
+        if self.auditor.unjudged > unjudged:
+            film.unfollowed(step.op, operation_text(step.op))
+        else:
+            film.take(step.op, operation_text(step.op), wording.answer(step.op, step.outcome), step.free)
+        if len(self.ops) <= MOST_SOURCE_OPERATIONS:
+            self.ops.append(step.op)
+        self.full = len(film.frames) >= MOST_OPERATIONS or len(film.prefixes.parents) > MOST_PREFIXES
+
+    def trouble(self, what: str, *, lost: bool) -> None:
+        """Something is wrong with a line. `lost`: operations are missing from here on."""
+        self.troubles.append(what)
+        if lost:
+            self.auditor.lose_track(what)
+            self.film.lose(self.auditor.spec, what)
+
+    def picture(self, name: str, notes: list[str]) -> Picture:
+        """What was filmed. `notes`: what the reader has to say of the file as a whole."""
+        picture = picture_of(self.film, name=name, target=self.header.target)
+        breach = self.auditor.breach
+        picture.note = " ".join([*self._told_troubles(), *self._told_end(), *([] if self.ended else notes)])
+        if breach is not None and self.last is not None:
+            accuse(picture, self.film, breach.violation, self.last.op, self.last.outcome)
+        if len(self.ops) <= MOST_SOURCE_OPERATIONS and not self.troubles:
+            picture.program = _program(self.header, self.ops, breach.violation if breach else None)
+        return picture
+
+    def _told_troubles(self) -> list[str]:
+        if not self.troubles:
+            return []
+        gaps = self.film.gaps
+        worst = self.film.texts[gaps[0]] if gaps else self.troubles[0]
+        told = [wording.sentence(worst)]
+        if gaps:
+            told.append("Beyond the gap only sequences that began later are followed.")
+        if len(self.troubles) > 1:
+            told.append(f"`kvproof audit --tolerant` lists all {len(self.troubles)} lines that something is wrong with.")
+        return told
+
+    def _told_end(self) -> list[str]:
+        return [f"The trace goes on: its first {len(self.film.frames):,} operations are drawn."] if self.full else []
+
+
+def _program(header: Header, ops: list[AnyOp], violation: Violation | None) -> str:
     """What the trace recorded, as a failure file. It is no test: where the adapter of its target lies, a trace does not know."""
-    violation = Violation(accused.law, accused.step, accused.reason) if accused else None
     return msgspec.json.encode(Program(FORMAT, header.target, header.config, tuple(ops), violation=violation)).decode()
 
 

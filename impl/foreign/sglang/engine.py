@@ -14,7 +14,7 @@ SGLANG: Final = Engine(
     name="sglang",
     package="sglang",
     sources=("sglang",),
-    keep=("sglang/srt/mem_cache/", "sglang/srt/utils/", "sglang/srt/environ.py"),
+    keep=("sglang/srt/mem_cache/", "sglang/srt/utils/", "sglang/srt/utils.py", "sglang/srt/environ.py"),
     real=(
         f"{CACHE}.allocator",
         f"{CACHE}.base_prefix_cache",
@@ -23,6 +23,7 @@ SGLANG: Final = Engine(
         f"{CACHE}.events",
         f"{CACHE}.evict_policy",
         f"{CACHE}.radix_cache",
+        f"{CACHE}.session_radix_cache",
         f"{CACHE}.utils",
         "sglang.srt.environ",
         "sglang.srt.utils",
@@ -32,9 +33,13 @@ SGLANG: Final = Engine(
     inert={"sglang.srt.observability": "it only measures"},
     answers={"sglang.srt.platforms.current_platform": SimpleNamespace(capabilities=SimpleNamespace(supports_triton=False))},
     variants={
-        "radix": Variant(f"{_RADIX}:Radix", "SGLang's radix tree over its allocators", f"{CACHE}.allocator.paged"),
-        "salted": Variant(f"{_RADIX}:Salted", "SGLang's radix tree over its allocators, requests with salts", f"{CACHE}.allocator.paged"),
+        "radix": Variant(f"{_RADIX}:Radix", "SGLang's radix tree over its allocators", f"{CACHE}.radix_cache"),
+        "salted": Variant(f"{_RADIX}:Salted", "SGLang's radix tree over its allocators, requests with salts", f"{CACHE}.radix_cache"),
+        "keyed": Variant(
+            f"{_RADIX}:Keyed", "SGLang's radix tree over its allocators, requests with keys of the caller's", f"{CACHE}.radix_cache"
+        ),
+        "eagle": Variant(f"{_RADIX}:Eagle", "SGLang's radix tree over its allocators, keys of token pairs", f"{CACHE}.radix_cache"),
     },
-    oldest="0.5.22",
+    oldest="0.4.8",
     newest="0.5.23",
 )

@@ -1,21 +1,22 @@
 """SGLang: `RadixCache` over its token or page allocator, with the adapter in the part of the scheduler and of the request's row of slots.
 
-A prefill, whole or in chunks, is matched, locked, allocated and, when it is done, checkpointed into the tree; decodes are allocated one token at a time. What is
-released with `finish` is checkpointed first, what is cancelled or retracted is not.
+A prefill, whole or in chunks, is matched, locked, allocated and, when it is done, entered into the tree; decodes are allocated one token at a time. What is
+released with `finish` is entered first, what is cancelled or retracted is not.
 """
 
 from __future__ import annotations
 
-from array import array
+import inspect
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
-from kvproof.impl.adapter import CacheAdapter
+from kvproof.impl.foreign.adapter import EngineAdapter
 from kvproof.impl.foreign.loading import loaded_engine
 from kvproof.impl.foreign.sglang.engine import CACHE
+from kvproof.impl.foreign.sglang.trees import MODULE, Request, tree_of
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.layouts import blocks_for
 from kvproof.models.ops import Namespace, ReleaseReason
@@ -27,35 +28,34 @@ ROW_TOKENS: Final = 2048
 ROWS: Final = 256
 
 
-class Radix(CacheAdapter):
+class Radix(EngineAdapter):
     """Page 0 is the padding sink; pages of one token have an allocator of their own."""
+
+    eagle: ClassVar[bool] = False
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         self.engine = loaded_engine()
         self.page = block_size
-        self.torch = self.engine.module(f"{CACHE}.radix_cache").torch
+        self.torch = self.engine.module(MODULE).torch
         self.allocator = self._allocator((num_blocks - 1) * block_size)
         self.rows = self._rows()
-        params = self.engine.symbol(f"{CACHE}.cache_init_params", "CacheInitParams")
-        tree = self.engine.symbol(f"{CACHE}.radix_cache", "RadixCache")
-        if not hasattr(tree, "checkpoint"):
-            raise self.engine.moved("RadixCache has no checkpoint")
-        self.tree = tree(
-            params(disable=False, req_to_token_pool=self.rows, token_to_kv_pool_allocator=self.allocator, page_size=block_size)
-        )
-        self.key_class = self.engine.symbol(f"{CACHE}.radix_cache", "RadixKey")
-        self.match_params = self.engine.symbol(f"{CACHE}.base_prefix_cache", "MatchPrefixParams")
-        self.requests: dict[int, Any] = {}
+        self.surface = tree_of(self.engine, self.rows, self.allocator, block_size, eagle=self.eagle)
+        self.tree = self.surface.tree
+        self.requests: dict[int, Request] = {}
         self.free_rows = list(range(ROWS))
 
     @classmethod
     def capabilities(cls) -> Capabilities:
         """There are no counts per page: a page is free, the tree's, or a request's."""
+        key = loaded_engine().optional(MODULE, "RadixKey")
+        fields = set() if key is None else {"adapter", "template"}
+        if key is not None and "cache_salt" in inspect.signature(key).parameters:
+            fields.add("tenant")
         return Capabilities(
             prefix=True,
             reset=True,
             snapshot=True,
-            namespace_fields=frozenset({"tenant", "adapter", "template"}),
+            namespace_fields=frozenset(fields),
             null_blocks=frozenset({0}),
             policy=frozenset({"tight", "exact"}),
         )
@@ -63,13 +63,14 @@ class Radix(CacheAdapter):
     def _allocator(self, size: int) -> Any:
         offered = {"size": size, "page_size": self.page, "dtype": self.torch.float32, "device": "cpu", "kvcache": None, "need_sort": False}
         module, name = ("token", "TokenToKVPoolAllocator") if self.page == 1 else ("paged", "PagedTokenToKVPoolAllocator")
-        make = self.engine.symbol(f"{CACHE}.allocator.{module}", name)
+        place = f"{CACHE}.allocator.{module}"
+        make = self.engine.symbol(place if self.engine.has(place) else f"{CACHE}.allocator", name)
         return make(**self.engine.fit(make, **offered))
 
     def _rows(self) -> Any:
         """The table request -> slots, as far as the tree uses it."""
         slots = self.torch.zeros((ROWS, ROW_TOKENS), dtype=self.torch.int32)
-        return SimpleNamespace(req_to_token=slots, write=slots.__setitem__)
+        return SimpleNamespace(req_to_token=slots, write=slots.__setitem__, free=_kept)
 
     # -- requests ---------------------------------------------------------------------------------------------------------------------------------
 
@@ -80,80 +81,78 @@ class Radix(CacheAdapter):
             extra_key = (extra_key or "") + namespace.adapter
         if "" in (namespace.tenant, namespace.template, namespace.adapter):
             raise Refused("SGLang takes an empty salt, key or adapter for none")
-        self.requests[seq] = SimpleNamespace(
-            tokens=list(prompt), origin_input_ids=list(prompt), extra_key=extra_key, cache_salt=namespace.tenant, priority=0, kv=None, lock=None,
-            last_node=None, computed=0, out=0, prefilled=False,
+        self.requests[seq] = Request(
+            tokens=list(prompt), prompt=len(prompt), origin_input_ids=list(prompt), extra_key=extra_key, cache_salt=namespace.tenant, priority=0,
+            kv=None, lock=None, last_node=None, computed=0, out=0, prefilled=False,
         )  # fmt: skip
-
-    def _key(self, request: Any, tokens: Sequence[int]) -> Any:
-        return self.key_class(array("q", tokens), request.extra_key, cache_salt=request.cache_salt)
-
-    def _find(self, request: Any) -> Any:
-        """The longest prefix in the tree; the last token is left to be computed."""
-        return self.tree.match_prefix(self.match_params(key=self._key(request, request.tokens[:-1])))
 
     def match(self, seq: int) -> Hit:
         """`match_prefix`."""
-        return Hit(self._find(self.requests[seq]).device_prefix_len)
+        return Hit(self.surface.length(self.surface.find(self.requests[seq])))
 
     # -- passes -----------------------------------------------------------------------------------------------------------------------------------
 
     def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:
         """`match_prefix` and a lock for a waiting request, then slots, evicting what is needed."""
         request = self.requests[seq]
-        adopted = 0
         waiting = request.kv is None
-        if waiting:
-            adopted = self._take_row(request)
-        start = request.computed + adopted
+        start = self.match(seq).tokens if waiting else request.computed
         tokens = min(count, len(request.tokens) - start)
         if request.prefilled and tokens > 1:
             raise Refused("SGLang decodes one token at a time")
+        if (start + tokens) % self.page and start + tokens < len(request.tokens):
+            raise Refused("SGLang cuts a prefill only where a page ends")
+        adopted = self._take_row(request) if waiting else 0
         slots = self._slots(request, start, tokens)
         if slots is None:
             if waiting:
+                self.surface.drop(request)
                 self._let_go(request)
             raise OutOfBlocks
-        self.rows.write((request.kv.req_pool_idx, slice(start, start + tokens)), slots.to(self.torch.int32))
+        self.rows.write((request.req_pool_idx, slice(start, start + tokens)), slots.to(self.torch.int32))
         request.computed, request.out = start, start + tokens
+        if not request.prefilled:
+            self.surface.scheduled(request, request.out)
         return Grant(adopted=adopted)
 
-    def _take_row(self, request: Any) -> int:
-        found = self._find(request)
-        row = self.free_rows.pop()
-        request.kv = SimpleNamespace(req_pool_idx=row, cache_protected_len=found.device_prefix_len, cache_inserted_len=0, swa_evict_floor=0)
-        request.last_node = found.last_device_node
-        request.lock = self.tree.lock(request.last_node)
-        indices = self.tree.path_device_indices(request.last_node)
-        self.rows.write((row, slice(0, len(indices))), indices.to(self.torch.int32))
-        return int(found.device_prefix_len)
+    def _take_row(self, request: Request) -> int:
+        found = self.surface.find(request)
+        request.req_pool_idx = self.free_rows.pop()
+        request.kv = request
+        indices = self.surface.enter(request, found)
+        self.rows.write((request.req_pool_idx, slice(0, len(indices))), indices.to(self.torch.int32))
+        return self.surface.length(found)
 
-    def _slots(self, request: Any, start: int, tokens: int) -> Any:
+    def _slots(self, request: Request, start: int, tokens: int) -> Any:
         """Slots for the next `tokens`, if free and evictable ones suffice, as the scheduler's budget demands."""
         needed = (blocks_for(start + tokens, self.page) - blocks_for(start, self.page)) * self.page
         if needed > self.allocator.available_size() + self.tree.evictable_size():
             return None
-        self.allocator.evict_to_free_tokens(self.tree, needed)
+        self.surface.evict(needed)
         if self.page == 1:
             return self.allocator.alloc(tokens)
+        last = int(self.rows.req_to_token[request.req_pool_idx, start - 1]) if start else -1
+        if not hasattr(self.engine.module(f"{CACHE}.allocator"), "alloc_decode_naive"):
+            return self._whole_pages(last, tokens, needed)
         lengths = [self.torch.tensor([value], dtype=self.torch.int64) for value in (start, start + tokens)]
-        last = int(self.rows.req_to_token[request.kv.req_pool_idx, start - 1]) if start else -1
         last_slot = self.torch.tensor([last], dtype=self.torch.int64)
         if request.prefilled:
             return self.allocator.alloc_decode(lengths[1], lengths[1], last_slot)
         return self.allocator.alloc_extend(lengths[0], lengths[0], lengths[1], lengths[1], last_slot, tokens)
 
+    def _whole_pages(self, last: int, tokens: int, needed: int) -> Any:
+        """The rest of the page of slot `last`, then whole pages from `alloc`: where a batch is allocated by a kernel, that is what it would write."""
+        rest = self.torch.arange(last + 1, last + 1 + (-(last + 1)) % self.page, dtype=self.torch.int64)
+        taken = self.allocator.alloc(needed) if needed else rest[:0]
+        return None if taken is None else self.torch.cat((rest, taken))[:tokens]
+
     def commit(self, seq: int, accepted: int) -> None:
-        """The pass is done; a prefill, and each chunk of it, is checkpointed into the tree."""
+        """The pass is done; a prefill, and each chunk of it, is entered into the tree."""
         request = self.requests[seq]
         request.computed = request.out
         if not request.prefilled:
-            self._checkpoint(request)
+            self.surface.checkpoint(request)
             request.prefilled = request.computed == len(request.tokens)
-
-    def _checkpoint(self, request: Any) -> None:
-        request.full_untruncated_fill_ids = array("q", request.tokens)
-        self.tree.checkpoint(request, up_to=request.computed)
 
     def append(self, seq: int, tokens: Sequence[int]) -> None:
         """One sampled token after another, each once all before it are computed."""
@@ -163,21 +162,17 @@ class Radix(CacheAdapter):
         request.tokens += tokens
 
     def release(self, seq: int, reason: ReleaseReason) -> None:
-        """`release_kv_cache`: checkpointed if it has finished."""
+        """`release_kv_cache`: entered into the tree if it has finished."""
         request = self.requests[seq]
         if request.kv is None:
             return
         request.computed = request.out
-        if reason == "finish":
-            self._checkpoint(request)
-        protected, row = request.kv.cache_protected_len, self.rows.req_to_token[request.kv.req_pool_idx]
-        self.allocator.free_segment(row[protected : request.computed], start_pos=protected)
+        self.surface.leave(request, keep=reason == "finish")
         self._let_go(request)
 
-    def _let_go(self, request: Any) -> None:
-        """Unlock the tree and give the row back."""
-        self.tree.unlock(request.lock)
-        self.free_rows.append(request.kv.req_pool_idx)
+    def _let_go(self, request: Request) -> None:
+        """Give the row back."""
+        self.free_rows.append(request.req_pool_idx)
         request.kv = request.lock = request.last_node = None
         request.computed = request.out = 0
         request.prefilled = False
@@ -197,15 +192,19 @@ class Radix(CacheAdapter):
         request = self.requests.get(seq)
         if request is None or request.kv is None:
             return []
-        row = self.rows.req_to_token[request.kv.req_pool_idx]
+        row = self.rows.req_to_token[request.req_pool_idx]
         return [int(row[position]) // self.page for position in range(0, request.out, self.page)]
 
     def snapshot(self) -> Snapshot:
         """Free pages and those of unlocked nodes; the counters that the scheduler plans with."""
-        pages = self.allocator.free_pages if self.page == 1 else self.allocator.get_all_free_pages()
         locked, unlocked = self._tree_pages()
         counted = self.allocator.available_size() + self.tree.evictable_size()
-        return Snapshot(free=[*pages.tolist(), *unlocked], cached={*locked, *unlocked}, free_count=counted // self.page)
+        return Snapshot(free=[*self._free_pages(), *unlocked], cached={*locked, *unlocked}, free_count=counted // self.page)
+
+    def _free_pages(self) -> list[int]:
+        """Those on both lists, where a release keeps those that were freed last on one of their own."""
+        lists = (self.allocator.free_pages, getattr(self.allocator, "release_pages", None))
+        return [page for pages in lists if pages is not None for page in pages.tolist()]
 
     def _tree_pages(self) -> tuple[list[int], list[int]]:
         """The pages of locked and of unlocked nodes."""
@@ -219,10 +218,31 @@ class Radix(CacheAdapter):
         return locked, unlocked
 
 
-class Salted(Radix):
-    """The same where requests differ by their salt alone, which SGLang keeps apart from everything else."""
+def _kept(row: int) -> None:
+    """Older trees give the row back themselves. Here the adapter does, for all of them."""
+
+
+class Keyed(Radix):
+    """The same where requests differ by the caller's key alone, to which then nothing is joined."""
+
+    field: ClassVar[str] = "template"
 
     @classmethod
     def capabilities(cls) -> Capabilities:
         """Those of `radix` with one namespace field."""
-        return msgspec.structs.replace(super().capabilities(), namespace_fields=frozenset({"tenant"}))
+        claimed = super().capabilities()
+        if cls.field not in claimed.namespace_fields:
+            raise loaded_engine().moved(f"its keys do not tell the {cls.field} of requests apart")
+        return msgspec.structs.replace(claimed, namespace_fields=frozenset({cls.field}))
+
+
+class Salted(Keyed):
+    """The same where requests differ by their salt alone, which SGLang keeps apart from everything else."""
+
+    field = "tenant"
+
+
+class Eagle(Keyed):
+    """`keyed` with the keys that EAGLE's drafter needs: pairs of a token and the next one."""
+
+    eagle = True

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from kvproof.impl.adapter import CacheAdapter
+from kvproof.impl.foreign.adapter import EngineAdapter
 from kvproof.models.ops import Namespace
 from kvproof.models.outcomes import Hit, Refused
 
@@ -27,7 +27,7 @@ class Request:
         return SimpleNamespace(request_id=self.request_id, status=running, initial_tokens=self.tokens, generated_tokens=[])
 
 
-class Scheduled(CacheAdapter):
+class Scheduled(EngineAdapter):
     """An adapter in the part of the scheduler, as far as both caches take the same calls. A subclass makes the `allocator` of the engine."""
 
     allocator: Any

@@ -12,6 +12,7 @@ import msgspec
 
 from kvproof.impl.foreign.loading import loaded_engine
 from kvproof.impl.foreign.vllm.scheduler import SCHEDULER, Scheduled, bare_scheduler
+from kvproof.impl.foreign.vllm.v1 import Hybrid
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import ReleaseReason
 from kvproof.models.outcomes import Grant, Refused
@@ -73,3 +74,7 @@ class Deferred(Scheduled):
         request.status = self.surface.status.PREEMPTED
         request.num_computed_tokens = request.num_in_flight_tokens = 0
         request.spec_token_ids = []
+
+
+class HybridDeferred(Hybrid, Deferred):
+    """Full layers beside layers with a window of five tokens."""

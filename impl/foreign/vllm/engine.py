@@ -104,6 +104,11 @@ VLLM: Final = Engine(
             "the cache manager of vLLM's engine V1, steps in flight and deferred frees",
             _MANAGER,
         ),
+        "hybrid-deferred": Variant(
+            "kvproof.impl.foreign.vllm.deferred:HybridDeferred",
+            "the cache manager of vLLM's engine V1, steps in flight and deferred frees, full and sliding-window layers",
+            _MANAGER,
+        ),
         "remote": Variant(
             "kvproof.impl.foreign.vllm.remote:RemoteLoads", "the scheduler of vLLM's engine V1 with loads from another machine", _MANAGER
         ),

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from kvproof.impl.adapter import CacheAdapter
+from kvproof.impl.foreign.adapter import EngineAdapter
 from kvproof.impl.foreign.loading import LoadedEngine, loaded_engine
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import Namespace, ReleaseReason
@@ -64,7 +64,7 @@ class Request:
         return False
 
 
-class Plain(CacheAdapter):
+class Plain(EngineAdapter):
     """Without prefix caching."""
 
     caching: ClassVar[bool] = False

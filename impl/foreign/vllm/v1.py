@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from kvproof.impl.adapter import CacheAdapter
+from kvproof.impl.foreign.adapter import EngineAdapter
 from kvproof.impl.foreign.loading import loaded_engine
 from kvproof.impl.foreign.vllm.surface import Surface
 from kvproof.models.capabilities import Capabilities, Group
@@ -26,7 +26,7 @@ def surface() -> Surface:
     return Surface(loaded_engine())
 
 
-class Full(CacheAdapter):
+class Full(EngineAdapter):
     """Full attention with prefix caching."""
 
     groups: ClassVar[Sequence[Group]] = (Group(),)
@@ -61,7 +61,7 @@ class Full(CacheAdapter):
             snapshot=True,
             namespace_fields=release.namespace_fields if cls.caching else frozenset(),
             null_blocks=release.null_blocks(probe),
-            policy=frozenset({"lru", "exact"}) if cls.caching else frozenset({"exact"}),
+            policy=frozenset({"lru", "groups-in-turn", "exact"}) if cls.caching else frozenset({"exact"}),
         )
 
     def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:

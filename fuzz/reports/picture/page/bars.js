@@ -46,7 +46,7 @@ function runWords(run, i, block, width) {
   const state = run.state[i];
   if (STATE_MARKS[state] && width < 52) return STATE_MARKS[state];
   const name = blockName(block, run.generation[i]);
-  if (state === MISSING || state === CONFLICT || state === NULL_BLOCK) return STATE_MARKS[state];
+  if ([MISSING, CONFLICT, NULL_BLOCK, UNKNOWN].includes(state)) return STATE_MARKS[state];
   if (state === CACHED || state === RETIRING) return name;
   const holder = state === SHARED ? `s${run.holder[i]}+` : `s${run.holder[i]}`;
   if (width < 40) return width > 22 ? holder : String(run.holder[i]);

@@ -119,6 +119,7 @@ function setChange(what, after, changes) {
 function changesPanel(app, lane, before, after) {
   const row = lane.rowAt(app.time);
   if (!lane.owns(app.time)) return h("p", { class: "quiet" }, "This run has no such operation; its state is that of the step before.");
+  if (lane.movie.isGap(row)) return h("p", { class: "quiet" }, "From here on only what began later is known: every other sequence, block and book is left out.");
   if (lane.movie.number(row) === null) return h("p", { class: "quiet" }, `This operation did not run (${lane.movie.answer(row)}).`);
   const changes = changesOf(lane.movie, row, before, after);
   if (!changes.length) return h("p", { class: "quiet" }, "Nothing that can be seen.");

@@ -30,6 +30,7 @@ function cellColour(theme, state, holder) {
   if (state === NULL_BLOCK) return theme.line;
   if (state === MISSING) return theme.quiet;
   if (state === CONFLICT) return theme.alarm;
+  if (state === UNKNOWN) return mix(theme.card, theme.quiet, 0.18);
   return theme.free;
 }
 

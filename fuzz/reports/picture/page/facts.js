@@ -7,7 +7,7 @@ function accusationPanel(app, lane) {
   const { accusation, differences, trouble, note } = lane.movie.picture;
   const name = app.comparing ? h("p", { class: "quiet" }, `${"AB"[lane.index]}: ${lane.movie.picture.name}`) : null;
   if (trouble) return h("div", { class: "charge" }, name, h("h2", {}, "The cache could not be judged"), h("p", {}, trouble));
-  if (!accusation) return note ? h("div", { class: "charge" }, name, h("p", {}, note)) : null;
+  if (!accusation) return note ? h("div", { class: "charge" }, name, h("p", {}, withCode(note))) : null;
   const go = h("button", { type: "button", class: "link", onclick: () => app.go(lane.timeOf(accusation.row)) }, `step ${thousands(accusation.step)}`);
   return h(
     "div",
@@ -16,8 +16,16 @@ function accusationPanel(app, lane) {
     h("h2", {}, h("span", { class: "law" }, accusation.law), " is broken at ", go),
     h("p", { class: "sentence" }, h("b", {}, "The law. "), withCode(accusation.sentence)),
     h("p", { class: "reason" }, h("b", {}, "The reason. "), reasonText(accusation.reason)),
+    accusation.began.length ? beganIn(app, lane, accusation.began) : null,
     differences && differences.length ? differencesTable(differences) : null,
+    note ? h("p", { class: "quiet" }, withCode(note)) : null,
   );
+}
+
+/** Links to the earlier steps in which the violation began. */
+function beganIn(app, lane, rows) {
+  const links = rows.map((row) => h("button", { type: "button", class: "link", onclick: () => app.go(lane.timeOf(row)) }, lane.movie.label(row)));
+  return h("p", { class: "began" }, h("b", {}, "It began in "), links.flatMap((link, index) => (index ? [", ", link] : [link])), ".");
 }
 
 /** A sentence in which `words` are code. */
@@ -75,9 +83,10 @@ function tellFacts(app) {
   byId("title").textContent = title;
   const broken = app.lanes.some((lane) => lane.movie.picture.accusation);
   const trouble = app.lanes.some((lane) => lane.movie.picture.trouble);
-  const kind = broken ? "broken" : trouble ? "error" : "held";
+  const gaps = app.lanes.some((lane) => (lane.movie.picture.gaps || []).length);
+  const kind = broken ? "broken" : trouble || gaps ? "error" : "held";
   byId("verdict").className = `verdict ${kind}`;
-  byId("verdict").textContent = { broken: "✕ broken", error: "! not judged", held: "✓ held" }[kind];
+  byId("verdict").textContent = { broken: "✕ broken", error: trouble ? "! not judged" : "! judged in part", held: "✓ held" }[kind];
   byId("pool").textContent = `${counted(picture.num_blocks, "block")} of ${counted(picture.groups[0].block_size, "token")}, ${counted(picture.frames.length, "operation")}`;
   const charges = app.lanes.map((lane) => accusationPanel(app, lane)).filter(Boolean);
   byId("accusation").hidden = !charges.length;

@@ -11,7 +11,7 @@ class Lane {
     this.body = h("div", { class: "panels" });
     const { picture } = movie;
     const title = app.comparing ? h("h2", { class: "lane-title" }, `${"AB"[index]} `, h("b", {}, picture.name), h("span", { class: "quiet" }, ` on ${picture.target}`)) : null;
-    this.element = h("section", { class: "lane", "aria-label": app.comparing ? `Run ${"AB"[index]}` : "The run" }, title, legend(), this.map.element, this.body);
+    this.element = h("section", { class: "lane", "aria-label": app.comparing ? `Run ${"AB"[index]}` : "The run" }, title, legend((picture.gaps || []).length), this.map.element, this.body);
   }
 
   /** Which row is in effect at each time, and at which time each row begins. Alone, a run has one row for each time. */
@@ -98,7 +98,8 @@ function accusedBlocks(movie) {
   return [...new Set(listed.filter((block) => block !== NO_BLOCK))].slice(0, 8);
 }
 
-function legend() {
+function legend(gaps) {
   const items = [["held", "held, coloured by sequence"], ["shared", "shared"], ["cached", "free, matchable"], ["free", "free"], ["retiring", "retiring"], ["conflict", "held and free"], ["outline", "the broken law"]];
+  if (gaps) items.push(["unknown", "not known: lines are missing"]);
   return h("ul", { class: "legend", "aria-label": "Legend" }, items.map(([kind, words]) => h("li", {}, h("i", { class: `key ${kind}`, "aria-hidden": "true" }), words)));
 }

@@ -117,6 +117,7 @@ class BlockMap {
       [RETIRING]: pattern(pen, "cross", css(this.theme.ink, 0.5)),
       [SHARED]: pattern(pen, "level", css(this.theme.card, 0.75)),
       [CONFLICT]: pattern(pen, "cross", "#ffffff"),
+      [UNKNOWN]: pattern(pen, "rise", css(this.theme.quiet, 0.22)),
       [NULL_BLOCK]: pattern(pen, "cross", css(this.theme.quiet, 0.35)),
     };
     const [first, last] = this.visible();
@@ -234,7 +235,25 @@ class BlockMap {
       pen.lineWidth = 1;
       pen.strokeRect(GUTTER - 1, this.y(this.app.chosen.block) - 0.5, this.width - GUTTER - 3, this.rowHeight);
     }
+    this.paintGaps(pen, theme);
     this.paintViolation(pen, theme);
+  }
+
+  /** A broken line where operations are missing. */
+  paintGaps(pen, theme) {
+    pen.save();
+    pen.setLineDash([4, 4]);
+    pen.lineWidth = 2;
+    pen.strokeStyle = css(theme.ink);
+    for (const row of this.lane.movie.picture.gaps || []) {
+      const x = this.x(this.lane.timeOf(row)) + Math.max(1, this.stepWidth / 2);
+      if (x < GUTTER || x > this.width) continue;
+      pen.beginPath();
+      pen.moveTo(x, AXIS);
+      pen.lineTo(x, this.height);
+      pen.stroke();
+    }
+    pen.restore();
   }
 
   paintViolation(pen, theme) {

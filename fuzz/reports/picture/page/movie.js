@@ -28,9 +28,9 @@ class Movie {
     this.keyframes = [state.clone()];
     this.runs = Array.from({ length: blocks }, (_, block) => ({ at: [0], state: [state.blockState[block]], count: [0], generation: [0], holder: [-1] }));
     this.rowsOfSequence = new Map();
-    const usage = new Uint32Array(8);
+    const usage = new Uint32Array(STATE_WORDS.length);
     for (const one of state.blockState) usage[one] += 1;
-    this.usage = new Uint32Array(this.rows * 8);
+    this.usage = new Uint32Array(this.rows * STATE_WORDS.length);
     for (let row = 0; row < this.rows; row += 1) {
       const frame = frames[row];
       const b = frame.b || [];
@@ -40,7 +40,7 @@ class Movie {
         this.addRun(this.runs[b[i]], row, b, i);
       }
       state.apply(frame);
-      this.usage.set(usage, row * 8);
+      this.usage.set(usage, row * STATE_WORDS.length);
       for (const change of frame.s || []) this.noteSequence(change[0], row);
       for (const seq of frame.x || []) this.noteSequence(seq, row);
       if ((row + 1) % this.every === 0) this.keyframes.push(state.clone());
@@ -92,12 +92,18 @@ class Movie {
     return this.picture.numbers[row];
   }
 
+  /** Whether operations are missing in place of this row. */
+  isGap(row) {
+    return (this.picture.gaps || []).includes(row);
+  }
+
   label(row) {
     const number = row < 0 ? null : this.number(row);
+    if (this.isGap(row)) return "the gap";
     return number === null || number === undefined ? "skipped" : `step ${thousands(number)}`;
   }
 
-  /** The row of the step with this number; -1 where there is none. Numbers grow, and only skipped rows have none. */
+  /** The row of the step with this number; -1 where there is none. Numbers grow, and only skipped rows and gaps have none. */
   rowOf(number) {
     if (this.number(number) === number) return number;
     return this.picture.numbers.indexOf(number);

@@ -97,7 +97,7 @@ class StepList {
     const verb = movie.kind(row);
     return h(
       "span",
-      { class: `cell${number === null ? " skipped" : ""}${broken ? " broken" : ""}`, title: `${text}${movie.answer(row) ? `: ${movie.answer(row)}` : ""}` },
+      { class: `cell${movie.isGap(row) ? " gap" : number === null ? " skipped" : ""}${broken ? " broken" : ""}`, title: `${text}${movie.answer(row) ? `: ${movie.answer(row)}` : ""}` },
       h("span", { class: "number" }, number === null ? "–" : String(number)),
       h("span", { class: `verb ${verb}` }, text),
       movie.answer(row) ? h("span", { class: "answer" }, movie.answer(row)) : null,

@@ -1,7 +1,7 @@
 // The strip above everything: how full the pool was over the whole run, where the search found something, where the law broke. A native
 // range input lies on it, so that it can be dragged, and moved with keys by those who do not see it.
 
-const AREAS = [[HELD, SHARED], [CACHED], [RETIRING, MISSING, CONFLICT]];
+const AREAS = [[HELD, SHARED], [CACHED], [RETIRING, MISSING, CONFLICT], [UNKNOWN]];
 
 class Timeline {
   constructor(app) {
@@ -66,7 +66,7 @@ class Timeline {
     const share = (this.height - 10) / this.app.lanes.length;
     const floor = share * (index + 1);
     const { usage, runs } = lane.movie;
-    const colours = [css(theme.accent, 0.75), css(theme.accent, 0.28), css(theme.amber, 0.8)];
+    const colours = [css(theme.accent, 0.75), css(theme.accent, 0.28), css(theme.amber, 0.8), css(theme.quiet, 0.18)];
     const columns = Math.ceil(this.width);
     for (let column = 0; column < columns; column += 1) {
       const time = clamp(Math.floor(((column + 0.5) / this.width) * this.app.times), 0, this.app.times - 1);
@@ -74,7 +74,7 @@ class Timeline {
       if (row < 0) continue;
       let y = floor;
       AREAS.forEach((states, area) => {
-        const blocks = states.reduce((sum, state) => sum + usage[row * 8 + state], 0);
+        const blocks = states.reduce((sum, state) => sum + usage[row * STATE_WORDS.length + state], 0);
         const height = (blocks / runs.length) * (share - 3);
         pen.fillStyle = colours[area];
         pen.fillRect(column, y - height, 1, height);

@@ -22,7 +22,7 @@ const counted = (count, noun) => `${thousands(count)} ${noun}${count === 1 ? "" 
 /** b7#3: block 7 as it was handed out for the third time; a block that never was is b7. */
 const blockName = (block, generation) => (generation ? `b${block}#${generation}` : `b${block}`);
 
-const STATE_WORDS = ["free", "free, matchable", "held", "shared", "retiring", "null block", "in no list", "held and free"];
+const STATE_WORDS = ["free", "free, matchable", "held", "shared", "retiring", "null block", "in no list", "held and free", "not known"];
 
 const FREE = 0;
 const CACHED = 1;
@@ -32,9 +32,10 @@ const RETIRING = 4;
 const NULL_BLOCK = 5;
 const MISSING = 6;
 const CONFLICT = 7;
+const UNKNOWN = 8;
 
 /** A state without colour: what stands in a cell. */
-const STATE_MARKS = ["", "c", "", "", "r", "–", "?", "!"];
+const STATE_MARKS = ["", "c", "", "", "r", "–", "?", "!", "~"];
 
 const NO_BLOCK = -1;
 const SWAPPED = 1;
