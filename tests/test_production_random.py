@@ -291,6 +291,7 @@ class Harness:
         for seq, token in zip(seqs, sampled, strict=True):
             sequence = self.live[seq]
             kept = sequence.drafts[: accepted.get(seq, 0)]
+            self.reached["rejected"] += len(kept) < len(sequence.drafts)
             sequence.computed = sequence.target + len(kept)
             sequence.tokens += [*kept, token]
             granted = seq not in short
@@ -590,9 +591,9 @@ OPERATIONS = {
     "admit": 3,
     "match": 2,
     "extend": 12,
-    "commit": 10,
+    "commit": 6,
     "append": 5,
-    "decode": 6,
+    "decode": 12,
     "truncate": 2,
     "fork": 2,
     "release": 3,
