@@ -3,7 +3,7 @@
     python benchmarks/peers.py [--rounds 7] [--seconds 0.2] [--peers vllm==0.33.0,...] [--rows TEXT] [--json FILE] [--picture FILE]
 
 In each round of a row every cache works for so many seconds of processor time, one after the other, ours first, so that what disturbs the machine disturbs all. The
-ratio of a round is ours over the peer's; what is printed is the median of the rounds, and between which ratios three quarters of them lie. Where a peer is not given, the
+ratio of a round is ours over the peer's; what is printed is the median of the rounds, and between which ratios they lie. Where a peer is not given, the
 engine does not run that way. `docs/speed.md` says which promises stand behind the rows.
 """
 

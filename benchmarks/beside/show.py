@@ -43,7 +43,7 @@ class Measured:
 
 
 def spread(ratios: Sequence[float]) -> tuple[float, float]:
-    """Between which of the sorted ratios three quarters of them lie."""
+    """Between which of the sorted ratios they lie; of eight or more, an eighth at either end is left out."""
     cut = len(ratios) // 8
     return ratios[cut], ratios[-1 - cut]
 

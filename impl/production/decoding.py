@@ -57,9 +57,11 @@ class Decoding(Passes):
         named = set(seqs)
         if len(seqs) != len(named) or len(seqs) != len(sampled) or not named.issuperset((*accepted, *drafts)):
             raise _bad_batch(seqs, sampled)
-        states = [state for state in map(self._sequences.get, seqs) if state is not None]
-        if len(states) < len(seqs):
-            raise self._why_not(next(seq for seq in seqs if seq not in self._sequences), "decode")
+        known = self._sequences
+        try:
+            states = [known[seq] for seq in seqs]
+        except KeyError:
+            raise self._why_not(next(seq for seq in seqs if seq not in known), "decode") from None
         busy = [state for state in states if state.target >= state.calm]
         if drafts:
             busy = [state for state in states if state.target >= state.calm or state.seq in drafts]
