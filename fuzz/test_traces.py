@@ -298,7 +298,7 @@ def test_a_redacted_trace_shows_neither_tokens_nor_names(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "is no trace header"),
+        ("", "is empty or begins with an empty line, so it is no trace"),
         ("{}", "is no trace: line 1 has no kind that says so"),
         ('{"kvproof": 0, "kind": "trace"}', "has format version 0, and this kvproof reads version 1"),
         ('{"kvproof": 1, "kind": "trace"}', "line 1 of .* is damaged: Object missing required field"),

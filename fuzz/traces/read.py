@@ -269,9 +269,10 @@ class Unfold:
             left = tuple(self._freed - now)
         else:
             joined = tuple(block for _, blocks in free.joined for block in blocks)
-            left = free.left
             self._shown(joined)
-            self._shown(left)
+            self._shown(free.left)
+            # A block that never came back after a fault cannot leave the list once more.
+            left = free.left if self._freed.issuperset(free.left) else tuple(block for block in free.left if block in self._freed)
         self._freed.difference_update(left)
         self._freed.update(joined)
         return Moved(joined, left)

@@ -63,7 +63,7 @@ def accusation(violation: Violation, row: int, numbers: list[int | None]) -> Acc
     """The violation with its law's sentence and its evidence. `numbers`: the step of each row, None for one that was skipped."""
     law = BY_NAME.get(violation.law)
     accused = violation.evidence
-    began = [numbers.index(step) for step in accused.steps if step in numbers]
+    began = [numbers.index(step) for step in accused.steps if step < violation.step and step in numbers]
     return Accusation(
         violation.law,
         law.sentence if law else "",

@@ -379,6 +379,8 @@ def free_splices(order: list[int], free: Sequence[int] | Free | None) -> list[li
 
 def _steps(order: list[int], free: Free) -> Iterator[list[int]]:
     for block in free.left:
+        if block not in order:
+            continue  # after a fault a block may leave a list that it never came back to
         at = order.index(block)
         del order[at]
         yield [at, 1]
