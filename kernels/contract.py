@@ -57,6 +57,9 @@ FEATURES = frozenset(
 
 LAYOUTS = ("NHD", "HND")
 
+DTYPES = frozenset({"float32", "float16", "bfloat16"})
+"""Types of query, key and value, and of scales in low-bit pools."""
+
 
 @dataclasses.dataclass(frozen=True)
 class KVPool:
@@ -254,10 +257,9 @@ def validate(capabilities: KernelCapabilities) -> None:
         raise ValueError(f"KernelCapabilities.layouts knows {LAYOUTS}, got {unknown}")
     if isinstance(capabilities.features, str):
         raise TypeError(f"KernelCapabilities.features must be a set of names, got the string {capabilities.features!r}")
-    known = {"float32", "float16", "bfloat16"}
-    if not set(capabilities.dtypes) <= known:
+    if not set(capabilities.dtypes) <= DTYPES:
         raise ValueError(
-            f"KernelCapabilities.dtypes knows {sorted(known)}, got {list(capabilities.dtypes)}; quantised pools are the features fp8, int8"
+            f"KernelCapabilities.dtypes knows {sorted(DTYPES)}, got {list(capabilities.dtypes)}; quantised pools are the features fp8, fp8-token, int8 and low-bits"
         )
 
 
@@ -278,6 +280,8 @@ def _check_low_bits(capabilities: KernelCapabilities) -> None:
             raise ValueError(
                 f"KernelCapabilities.low_bits takes 2, 4 or 8 bits, at least one token and channel, and no negative window; got {scheme}"
             )
+        if scheme.scale_dtype not in DTYPES:
+            raise ValueError(f"KernelCapabilities.low_bits knows scales of {sorted(DTYPES)}, got {scheme}")
         if scheme not in [found for found, _, _ in fitting(capabilities)]:
             raise ValueError(
                 f"KernelCapabilities.low_bits has {scheme}, which fits none of the claimed sizes; a block must be whole groups, and a head "

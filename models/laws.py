@@ -13,13 +13,16 @@ Need: TypeAlias = str
 
 
 class Law(msgspec.Struct, frozen=True):
-    """A promise. `needs`: it applies where any of these is claimed, and always if there are none. `bugs`: entries of the bug list that it would have seen."""
+    """A promise. `needs`: it applies where any of these is claimed, and always if there are none. `bugs`: entries of the bug list that it would have seen. `kernels_too`: kernels
+    answer for it as well as caches.
+    """
 
     name: str
     section: str
     sentence: str
     needs: tuple[Need, ...] = ()
     bugs: tuple[str, ...] = ()
+    kernels_too: bool = False
 
     @property
     def judges_kernels(self) -> bool:
@@ -272,6 +275,7 @@ LAWS: tuple[Law, ...] = (
         "Converting between layouts or shard counts moves every (layer, head, position) element exactly once, scales included.",
         needs=("transfer", "gather", "scatter", "move"),
         bugs=(),
+        kernels_too=True,
     ),
     Law(
         "descriptor-mismatch-refused",
@@ -375,4 +379,4 @@ LAWS: tuple[Law, ...] = (
 
 BY_NAME: dict[str, Law] = {law.name: law for law in LAWS}
 CACHE_LAWS: tuple[Law, ...] = tuple(law for law in LAWS if not law.judges_kernels)
-KERNEL_LAWS: tuple[Law, ...] = tuple(law for law in LAWS if law.judges_kernels)
+KERNEL_LAWS: tuple[Law, ...] = tuple(law for law in LAWS if law.judges_kernels or law.kernels_too)

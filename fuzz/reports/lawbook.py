@@ -15,7 +15,7 @@ from rich.text import Text
 
 from kvproof.fuzz import kernels_check
 from kvproof.fuzz.reports import wording
-from kvproof.models.laws import BY_NAME, LAWS, Law
+from kvproof.models.laws import BY_NAME, KERNEL_LAWS, LAWS, Law
 
 _INTRODUCTION: Final = """\
 # The laws
@@ -77,7 +77,7 @@ def show_law(console: Console, law: Law) -> None:
     _line(console, _applies(law))
     if law.bugs:
         _line(console, f"Real bugs that broke it: {wording.joined(law.bugs)}.")
-    kind = "kernel-bug" if law.judges_kernels else "bug"
+    kind = "kernel-bug" if law in KERNEL_LAWS else "bug"
     seeded = seeded_bugs(law.name)
     if seeded:
         _line(console, f"Seeded bugs that break it: {wording.joined(seeded)}; `kvproof check {kind}:{seeded[0]}` shows one.")
@@ -106,7 +106,7 @@ def seeded_bugs(law: str) -> list[str]:
     if importlib.util.find_spec("kvproof.fuzz.bugs") is None:
         return []
     bugs = importlib.import_module("kvproof.fuzz.bugs").BUGS
-    if BY_NAME[law].judges_kernels:
+    if BY_NAME[law] in KERNEL_LAWS:
         return [name for name, broken in kernels_check.seeded().items() if broken == law]
     return [name for name, bug in bugs.items() if law in _laws_of(bug)]
 

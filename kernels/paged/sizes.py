@@ -78,7 +78,7 @@ def append_tokens(ratio: int, most: int = APPEND_TOKENS) -> int:
 
 def append_tiles(target: Target, ratio: int, tokens: int, head: int, compute: torch.dtype, *, quantised: bool) -> Tiles:
     """Those of a decode with as many rows as the tokens have query heads; smaller ones where registers would not hold them: wide heads, float32,
-    and on AMD numbers on their way to the type of the queries.
+    and on AMD numbers on their way to the type of the queries, and many rows, which its shared memory would not hold.
     """
     found = decode_tiles(target, ratio * tokens, head, compute)
     if found.rows == 16:
@@ -87,7 +87,7 @@ def append_tiles(target: Target, ratio: int, tokens: int, head: int, compute: to
         return dataclasses.replace(found, tile=16, warps=4, stages=2)
     if found.rows * padded(head) > 8 << 10:
         return dataclasses.replace(found, tile=16, stages=2)
-    if quantised and target.backend == "hip":
+    if target.backend == "hip" and (quantised or found.rows > 32):
         return dataclasses.replace(found, tile=32, stages=2)
     return found
 

@@ -58,7 +58,7 @@ PAGED_FAULTS: dict[str, Fault] = {
     ),
     # Appends.
     "an append is not causal among its tokens": one(EQUALS, "seen = (at[None, :] <= position[:, None]) & inside[None, :]", "seen = inside[None, :] & (position >= 0)[:, None]"),
-    "the tokens of an append take each other's rows": one(EQUALS, "part = ((seq * TOKENS + token) * (kv_heads * RATIO) + head)", "part = ((seq * TOKENS + group % TOKENS) * (kv_heads * RATIO) + head)"),
+    "tokens of an append change rows": one(EQUALS, "part = ((seq * TOKENS + token) * (kv_heads * RATIO) + head)", "part = ((seq * TOKENS + group % TOKENS) * (kv_heads * RATIO) + head)"),
     "an append begins at the window of its last token": one(EQUALS, "low = tl.maximum(earliest - WINDOW + 1, 0)\n    start = low // TILE * TILE + split * SPLIT", "low = tl.maximum(length - WINDOW, 0)\n    start = low // TILE * TILE + split * SPLIT"),
     "appends go by the batch and not by the sequence": one("batch-invariant", "tiles = torch.where(count > short, tiles, 0)", "tiles = torch.where(count.max() > short, tiles, 0)"),
     "an append leaves the last split to nobody": one(EQUALS, "self._parts(longest, tiles, (seqs, plan.short, heads)", "self._parts(longest - tiles.tile, tiles, (seqs, plan.short, heads)"),
@@ -100,7 +100,7 @@ PAGED_FAULTS: dict[str, Fault] = {
 
 
 MOVE_FAULTS: dict[str, Fault] = {
-    "moves take the source's blocks for the target's": one(RELAYOUT, "(goal // TARGET_BLOCK) * target_block_stride + (goal % TARGET_BLOCK)", "(goal // SOURCE_BLOCK) * target_block_stride + (goal % SOURCE_BLOCK)"),
+    "moves take source blocks for target blocks": one(RELAYOUT, "(goal // TARGET_BLOCK) * target_block_stride + (goal % TARGET_BLOCK)", "(goal // SOURCE_BLOCK) * target_block_stride + (goal % SOURCE_BLOCK)"),
     "moves write where the target slot is padding": one("in-bounds", "mask = ((origin >= 0) & (goal >= 0))[:, None]", "mask = (origin >= 0)[:, None]"),
     "moves stop after one tile": one(RELAYOUT, "move_kernel[(triton.cdiv(len(source_slots), tile), heads)]", "move_kernel[(1, heads)]"),
     "moves leave scales behind": one(RELAYOUT, "return tensors + [scale.unsqueeze(-1) for scale in", "return tensors + [scale.unsqueeze(-1) for scale in () and", "B82"),

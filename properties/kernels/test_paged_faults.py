@@ -33,7 +33,7 @@ QUICK = {
     "copies leave scales behind",
     "the rotary part of a row is not scored",
     "moves leave scales behind",
-    "moves take the source's blocks for the target's",
+    "moves take source blocks for target blocks",
     "the scheme forgets its zero",
     "the ring is overwritten before its group is quantised",
     "copies leave the ring of values behind",
