@@ -78,12 +78,12 @@ def test_a_long_run_in_which_all_is_forgotten_early_accuses_nobody(adapter, monk
     config = Config(rng, capabilities)
     lockstep = Lockstep(adapter, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=capabilities)
     swarm = Swarm(rng, capabilities, num_blocks=config.num_blocks, block_size=config.block_size)
-    swarm.length = 1000
+    swarm.length = 3000
     cleared = 0
     while (op := swarm.next(lockstep.spec)) is not None:
         before = len(lockstep.spec.tree)
         lockstep.do(op)
         cleared += len(lockstep.spec.tree) < before
-    assert len(lockstep.ops) >= 1000
+    assert len(lockstep.ops) >= 3000
     assert len(lockstep.spec.memory.lost) == 40
     assert cleared > 1
