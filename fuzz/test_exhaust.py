@@ -71,6 +71,13 @@ def test_states_that_differ_have_different_keys(others):
     assert key(after(*computed(0, (0, 1)), *computed(1, (1, 1, 1)))) != key(after(*others))
 
 
+def test_what_a_block_still_holds_that_nobody_can_read_makes_no_difference():
+    one = after(*computed(0, (0, 1)), Release(0), Reset())
+    two = after(*computed(0, (1, 1)), Release(0), Reset())
+    assert key(one) == key(two)
+    assert key(after(*computed(0, (0, 1)), Release(0))) != key(after(*computed(0, (1, 1)), Release(0)))  # matchable
+
+
 # -- the search -----------------------------------------------------------------------------------------------------------------------------------
 
 

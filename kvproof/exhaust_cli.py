@@ -120,7 +120,7 @@ def stopped_by_signals(search: Search) -> Iterator[None]:
         search.stopping = True
         signal.signal(number, before[signal.Signals(number)])
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {int(number): signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

@@ -98,3 +98,15 @@ def test_a_number_of_numpy_is_no_answer_to_a_yes_or_no_question():
     Adapter.answer = numpy.int64(1)
     with pytest.raises(AdapterFault, match="it must return True or False"):
         made.do(Reset())
+
+
+def test_counts_of_another_type_of_integer_are_read_like_plain_ones():
+    class Number(int):
+        """Not a plain integer."""
+
+    counts = {Number(1): Number(0), Number(2): Number(3)}
+    made, _ = showing(refcounts=counts)
+    assert made.books().refcounts == {2: 3}
+    target = claiming(null_blocks=frozenset({2}))
+    target.snapshot = lambda self: Snapshot(refcounts=counts)
+    assert Checked(target, read_capabilities(target), num_blocks=4, block_size=2).books().refcounts == {}

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
+import msgspec
 import pytest
 
 from kvproof.cli import main
+from kvproof.fuzz.exhaust.scope import SCOPES
+from kvproof.fuzz.exhaust.search import Search
+from kvproof.impl.production.adapter import SynchronousAdapter
 
 LITTLE = ("--scope", "tiny", "--without", "swapout", "--without", "append", "--without", "fork", "--without", "evict")
 
@@ -44,3 +51,43 @@ def test_a_broken_law_is_told_and_kept(capfd, tmp_path):
 def test_a_request_that_cannot_be_met_gets_one_sentence(capfd, arguments, sentence):
     assert main(["exhaust", *arguments]) == 2
     assert sentence in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_it_after_the_state_at_work_and_what_was_done_is_kept(number, tmp_path, monkeypatch, capfd):
+    expand = Search._expand
+
+    def interrupted(search, state):
+        expand(search, state)
+        if state == 20:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Search, "_expand", interrupted)
+    path = tmp_path / "state.kvx"
+    before = signal.getsignal(number)
+    assert main(["exhaust", "production-sync", *LITTLE, "--seconds", "600", "--state", str(path)]) == 0
+    assert "Not exhausted" in capfd.readouterr().out
+    assert signal.getsignal(number) is before
+    scope = msgspec.structs.replace(SCOPES["tiny"], without=frozenset({"append", "evict", "fork", "swapout"}))
+    assert Search.load(path, SynchronousAdapter, "production-sync", scope).done == 21
+
+
+def test_a_search_that_is_killed_has_been_kept_on_the_way(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    path = tmp_path / "state.kvx"
+    save = Search.save
+    monkeypatch.setattr("kvproof.exhaust_cli.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("kvproof.fuzz.exhaust.search.REPORT_SECONDS", 0.0)
+
+    def killed(search, place):
+        save(search, place)
+        if search.done > 10:
+            raise Killed
+
+    monkeypatch.setattr(Search, "save", killed)
+    with pytest.raises(Killed):
+        main(["exhaust", "production-sync", *LITTLE, "--state", str(path)])
+    monkeypatch.setattr(Search, "save", save)
+    assert main(["exhaust", "production-sync", *LITTLE, "--state", str(path)]) == 0

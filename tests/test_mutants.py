@@ -92,12 +92,19 @@ def test_the_report_tells_the_score_and_the_survivors(capsys, tmp_path, monkeypa
         {"mutant": {**mutant, "number": number}, "noticed": noticed, "seconds": 0.1}
         for number, noticed in enumerate(["law no-leak", "survived"])
     ]
+    explained = {"before": "split < 0", "after": "split <= 0"}  # one of those in equivalent.toml
+    lines.append({"mutant": {**mutant, **explained, "number": 2}, "noticed": "survived", "seconds": 0.1})
     results.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    monkeypatch.setattr(sys, "argv", ["mutants", "--results", str(results), "--report", "--least", "95"])
+    page = tmp_path / "mutants.md"
+    monkeypatch.setattr(sys, "argv", ["mutants", "--results", str(results), "--report", "--page", str(page), "--least", "95"])
     assert command.main() == 1
     out = capsys.readouterr().out
     assert "pool.py:7 BlockPool.take: a < b  ->  a <= b" in out
-    assert "1 of 2 mutants noticed: 50.0 %" in out
+    assert "split" not in out
+    assert "1 of 3 mutants noticed, 33.3 %; 1 of the 2 that survive change no answer, and of the others 50.0 % are noticed." in out
+    told = page.read_text()
+    assert "`split < 0  ->  split <= 0` | Taking no idle block changes nothing. |" in told
+    assert "`a < b  ->  a <= b` | *not explained: the suite should notice it* |" in told
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="each mutant runs in a forked process")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvproof.impl.production import GroupSpec, PagedCache, WorkerMirror
-from kvproof.impl.production.errors import OutOfBlocks, WindowPassed
+from kvproof.impl.production.errors import OutOfBlocks, TooManyAccepted, WindowPassed
 from kvproof.impl.production.groups import layouts_of
 from kvproof.impl.production.sequence import deepest_first
 
@@ -67,6 +67,7 @@ def test_without_prefix_caching_nothing_matches():
 def test_blocks_of_unequal_groups_are_let_go_by_the_position_at_which_they_end():
     layouts = layouts_of((GroupSpec(block_size=2), GroupSpec(block_size=4)), 2)
     assert deepest_first([[0, 1], [2]], layouts) == [2, 1, 0]
+    assert deepest_first([[0, 1, 2], [3]], layouts) == [2, 3, 1, 0]
 
 
 def test_a_fork_remembers_what_has_left_the_window_of_its_parent():
@@ -243,3 +244,43 @@ def test_what_a_truncation_frees_is_evicted_from_the_end_whatever_the_size_of_th
     cache.truncate(0, 1)
     evictable = [block for block in cache.books().free if block in cache.books().cached]
     assert [ends[block] for block in evictable] == [12, 12, 10, 8, 8, 6, 4]
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 2])
+def test_an_accepted_draft_may_be_wider_than_all_tokens_before_it(accepted):
+    wide = 2**40
+    cache = PagedCache(8, 2)
+    computed(cache, 0, [1, 2, 3])
+    cache.append(0, [4])
+    cache.extend(0, 1, (5, wide))
+    cache.end_step(cache.begin_step().step)
+    cache.commit(0, accepted)
+    assert cache.tokens(0) == [1, 2, 3, 4, 5, wide][: 4 + accepted]
+    # What it computes from here on would be filed where its beginning is not, so nothing more is.
+    assert len(cache.books().cached) == (1 if accepted == 2 else 2)
+
+
+def test_drafts_are_those_of_one_pass():
+    cache = PagedCache(8, 2)
+    computed(cache, 0, [1, 2, 3])
+    cache.append(0, [4])
+    cache.extend(0, 1, (5,))
+    cache.end_step(cache.begin_step().step)
+    cache.commit(0, 1)
+    cache.append(0, [6])
+    cache.extend(0, 1)
+    cache.end_step(cache.begin_step().step)
+    with pytest.raises(TooManyAccepted):
+        cache.commit(0, 1)
+
+
+def test_a_window_that_was_cut_back_past_what_had_left_it_frees_what_leaves_it_again():
+    cache = PagedCache(16, 2, groups=(GroupSpec("sliding_window", window=1),))
+    computed(cache, 0, list(range(9)))
+    assert [block is None for block in cache.block_table(0)] == [True] * 4 + [False]
+    cache.truncate(0, 4)
+    cache.append(0, [9, 10, 11, 12, 13])
+    cache.extend(0, 5)
+    cache.end_step(cache.begin_step().step)
+    cache.commit(0)
+    assert [block is None for block in cache.block_table(0)] == [True] * 4 + [False]
