@@ -663,7 +663,7 @@ def run(seed, operations, configuration):
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 def test_random_operations_keep_every_promise(configuration):
     reached = Counter()
-    for seed in range(60):
+    for seed in range(100):
         reached += run(seed, 140, configuration)
     expected = {"out", "copied", "rejected", "swapped", "swapped back", "decoded together"}
     if CONFIGURATIONS[configuration]["groups"] == (FULL,):
