@@ -812,7 +812,7 @@ class Spec:
 def _failed(op: Op, outcome: Outcome) -> bool:
     """Whether the cache says that nothing has changed. What a repeated release raises is judged by the release itself."""
     kind = type(outcome)
-    if kind is Raised:
+    if kind is Raised or kind is Died:
         return type(op) is not Release
     return outcome is False or kind is OutOfBlocksSeen or kind is RefusedSeen
 

@@ -17,8 +17,8 @@ from kvproof.properties.lockstep import run
 
 pytest_plugins = ["pytester"]
 
-BUDGET = "--kv-budget=0.4"
-"""The toys are small: this tries dozens of programs."""
+BUDGET = "--kv-budget=1"
+"""The toys are small: this tries a hundred programs and more."""
 
 SKIPPED = sum(bool(law.needs) for law in CACHE_LAWS)
 """A cache without claims need not keep the laws that need one."""
