@@ -21,7 +21,7 @@ from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import Admit, BeginStep, Commit, EndStep, Extend, Op, Release, SwapOut
 from kvproof.models.spec import Spec
 from kvproof.models.state import Pass, Sequence
-from kvproof.properties.lockstep import LawBroken, Lockstep
+from kvproof.properties.lockstep import LawBroken, Lockstep, time_limit
 
 LEAP_OPERATIONS: Final = 40
 LEAP_BLOCKS: Final = 16
@@ -45,11 +45,11 @@ def worth_a_leap(program: Candidate) -> bool:
     return len(program.ops) > LEAP_OPERATIONS or program.config.num_blocks > LEAP_BLOCKS
 
 
-def leaps(best: Candidate, target: type, capabilities: Capabilities) -> Iterator[Candidate]:
+def leaps(best: Candidate, target: type, capabilities: Capabilities, op_seconds: float) -> Iterator[Candidate]:
     """The candidates of both leaps in turns, since which one takes long depends on the program. A restart needs a whole run first, so it begins later."""
     small = in_smaller_pools(best, capabilities)
     yield from islice(small, HEAD_START)
-    for pair in zip_longest(small, restarts(best, target, capabilities)):
+    for pair in zip_longest(small, restarts(best, target, capabilities, op_seconds)):
         yield from (candidate for candidate in pair if candidate is not None)
 
 
@@ -67,17 +67,18 @@ def in_smaller_pools(best: Candidate, capabilities: Capabilities) -> Iterator[Ca
                     yield Candidate(PoolConfig(blocks, other), ops)
 
 
-def restarts(best: Candidate, target: type, capabilities: Capabilities) -> Iterator[Candidate]:
+def restarts(best: Candidate, target: type, capabilities: Capabilities, op_seconds: float) -> Iterator[Candidate]:
     """The program from some operation on, its past told in one pass for each sequence. Late beginnings come first."""
     length, pool = len(best.ops), best.config
     marks = {length - (1 << exponent) for exponent in range(length.bit_length())}
     pasts: dict[int, list[Ops]] = {}
-    lockstep = Lockstep(target, num_blocks=pool.num_blocks, block_size=pool.block_size, capabilities=capabilities)
     try:
-        for i, op in enumerate(best.ops):
-            if i in marks:
-                pasts[i] = [tuple(past(lockstep.spec, gone)) for gone in REMEMBERED]
-            lockstep.do(op)
+        with time_limit(op_seconds):
+            lockstep = Lockstep(target, num_blocks=pool.num_blocks, block_size=pool.block_size, capabilities=capabilities)
+            for i, op in enumerate(best.ops):
+                if i in marks:
+                    pasts[i] = [tuple(past(lockstep.spec, gone)) for gone in REMEMBERED]
+                lockstep.do(op)
     except (LawBroken, AdapterFault, Hung):
         pass  # the last operation: nothing begins after it
     for i in sorted(pasts, reverse=True):

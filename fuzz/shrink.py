@@ -96,7 +96,7 @@ class Shrinker:
         while self.best is not None and before != self.best.size and worth_a_leap(self.best) and not self._late():
             before = self.best.size
             self._pass(recent)
-            self._pass(lambda best, capabilities: leaps(best, self.target, capabilities))
+            self._pass(lambda best, capabilities: leaps(best, self.target, capabilities, self.op_seconds))
 
     def _take_away(self) -> None:
         """All passes, until none of them finds anything."""
