@@ -97,7 +97,7 @@ CASES: Final[tuple[Case, ...]] = (
         "blocks that were published are published again, since drafts that no step took are subtracted",
         "vllm-project/vllm#18668",
         "vllm[drafting]==0.8.5",
-        "vllm[drafting]==0.9.0.1",
+        "vllm[drafting]==0.9.2",  # 0.9.0.1 mended this one, and has the fault `resume-index`
         ("failure-changes-nothing", "no-spurious-exhaustion"),
         small=True,
     ),
@@ -272,7 +272,7 @@ CASES: Final[tuple[Case, ...]] = (
         "the last token of a request that is retracted leaks, since keys of token pairs leave it to the request",
         "found by this run",
         "sglang[eagle]==0.5.3",
-        "sglang[eagle]==0.5.4",
+        "sglang[eagle]==0.5.12",  # on 0.5.4 a chunked prompt breaks the same law in another way
         ("pool-conserved", "no-leak"),
         small=True,
     ),
