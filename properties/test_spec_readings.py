@@ -615,6 +615,26 @@ class TestEviction:
         ]
         assert law(script, prefix=True, swap=True, snapshot=shows, policy={"lru"}) is None
 
+    def test_the_source_of_a_copy_that_has_not_run_cannot_be_evicted(self):
+        """A hit proves it matchable, and it is older than what was evicted, but device work waits for it."""
+        script = [
+            *out(0, (1, 2), [1]),
+            *out(1, (3, 4), [2]),
+            *STEP,
+            Do(Commit(0)),
+            Do(Truncate(0, 1)),
+            Do(Append(0, (5, 6))),
+            Do(Extend(0, 2), Grant(copies=((0, 1, 3),)), tables={0: [3, 0]}),
+            Do(Commit(1)),
+            Do(Release(1), tables={1: []}),
+            Do(Admit(2, (3, 4, 9))),
+            Do(Match(2), Hit(2)),
+            *out(3, (7, 8), [2]),
+            Do(Admit(4, (1, 2, 9))),
+            Do(Match(4), Hit(2)),
+        ]
+        assert law(script, prefix=True, truncate=True, steps=True, policy={"lru"}) is None
+
     def test_a_block_that_is_held_is_not_passed_over(self):
         script = [
             *computed(0, (1, 2), [0]),

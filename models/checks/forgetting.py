@@ -92,8 +92,8 @@ def eviction_order(spec: Spec) -> None:
 
 
 def proven_order(spec: Spec, kept: int) -> None:
-    """The same without books: a hit has just shown that `kept`, which nobody holds, is still matchable."""
-    let_go = spec.recency.let_go.get(kept)
+    """The same without books: a hit has just shown that `kept`, which nobody holds, is still matchable. What a pass may hold back is not there to be evicted."""
+    let_go = None if spec.pins(kept) else spec.recency.let_go.get(kept)
     for out in spec.past_evictions:
         if let_go is not None and let_go[0] < out.step:
             spec.exercised["eviction-follows-policy"] += 1
