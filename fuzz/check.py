@@ -1,7 +1,8 @@
 """Spend a budget on a target and answer every law.
 
-Each worker draws programs from the swarm generator, and now and then a long one that serves requests, or a batch from the Hypothesis machine; program i of seed s is the same whoever runs it. When a law
-breaks, its program is shrunk at once, and the search goes on for a moment: other programs often shrink to something shorter, or break a law nearer to the cause.
+Each worker draws programs from the swarm generator, and now and then a long one that serves requests, or a batch from the Hypothesis machine; program i of seed s is the
+same whoever runs it. When a law breaks, its program is shrunk at once, and the search goes on for a moment: other programs often shrink to something shorter, or break a
+law nearer to the cause.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, Literal
 
@@ -23,7 +23,7 @@ from kvproof.fuzz.swarm import Config, Swarm
 from kvproof.impl.checker import AdapterFault, Hung
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import Op
-from kvproof.models.spec import Violation
+from kvproof.models.spec import Spec
 from kvproof.properties.drain import drain
 from kvproof.properties.lockstep import LawBroken, Lockstep, time_limit
 from kvproof.properties.machine import run_machine
@@ -116,42 +116,17 @@ def run_program(
     rng = choices or random.Random(seed)
     made = mutant(rng, parents) if parents else None
     config = Config(rng, search.capabilities) if made is None else made.config
-    lockstep: Lockstep | None = None
-    watcher: Watcher | None = None
-    found: Found | None = None
 
-    def show(kind: Kind, **what: object) -> Found:
-        return Found(kind, _program(search, seed, config, lockstep.ops if lockstep else [], **what))
+    def drawn(spec: Spec) -> Iterator[Op]:
+        swarm = Swarm(rng, search.capabilities, num_blocks=config.num_blocks, block_size=config.block_size)
+        if made is not None:
+            swarm.go_on(made.ops, made.more)
+            yield from made.ops
+        while (op := swarm.next(spec)) is not None:
+            yield op
+        yield from drain(rng, spec, swarm.next_seq)
 
-    try:
-        with time_limit(search.op_seconds):
-            lockstep = driver(search.target, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=search.capabilities)
-            watcher = Watcher(lockstep, known) if watch else None
-            swarm = Swarm(rng, search.capabilities, num_blocks=config.num_blocks, block_size=config.block_size)
-            if made is not None:
-                swarm.go_on(made.ops, made.more)
-                _run(lockstep, watcher, made.ops)
-            _drive(swarm, lockstep, watcher)
-            _run(lockstep, watcher, drain(rng, lockstep.spec, swarm.next_seq))
-    except LawBroken as broken:
-        found = show("violation", violation=broken.violation)
-    except AdapterFault as fault:
-        found = show("fault", fault=str(fault))
-    except Hung as hung:
-        found = show("hang", fault=str(hung))
-    finally:
-        tally.programs += 1
-        if lockstep is not None:
-            tally.operations += len(lockstep.ops)
-            tally.exercised.update(lockstep.spec.exercised)
-            tally.refusals.update(lockstep.refusals)
-    program = _program(search, seed, config, lockstep.ops if lockstep else []) if found is None else found.program
-    return Ran(program, found, watcher.reached if watcher else nothing_reached(), watcher.frontier if watcher else 0)
-
-
-def run_kept(search: Search, program: Program, tally: Tally, *, driver: Driver = Lockstep) -> Ran:
-    """Run a kept program as it stands, and count it."""
-    return _run_whole(search, program, tally, lambda _: program.ops, driver=driver, watch=True)
+    return _run(search, _program(search, seed, config), tally, drawn, driver=driver, watch=watch, known=known)
 
 
 def run_serving(search: Search, seed: str, tally: Tally) -> Found | None:
@@ -159,57 +134,55 @@ def run_serving(search: Search, seed: str, tally: Tally) -> Found | None:
     rng = random.Random(seed)
     pool = serving_pool(rng, search.capabilities)
     serving = Serving(rng, search.capabilities, num_blocks=pool.num_blocks, block_size=pool.block_size)
-    program = _program(search, seed, pool, ())
-    return _run_whole(search, program, tally, lambda lockstep: islice(serving.ops(lockstep.spec), SERVING_LENGTH)).found
+    return _run(search, _program(search, seed, pool), tally, lambda spec: islice(serving.ops(spec), SERVING_LENGTH), watch=False).found
 
 
-def _run_whole(
+def run_kept(search: Search, program: Program, tally: Tally, *, driver: Driver = Lockstep) -> Ran:
+    """Run a kept program as it stands, and count it."""
+    ran = _run(search, program, tally, lambda _: program.ops, driver=driver)
+    return ran if ran.found else msgspec.structs.replace(ran, program=program)
+
+
+def _run(
     search: Search,
     program: Program,
     tally: Tally,
-    ops: Callable[[Lockstep], Iterable[Op]],
+    draw: Callable[[Spec], Iterable[Op]],
     *,
     driver: Driver = Lockstep,
-    watch: bool = False,
+    watch: bool = True,
+    known: Reached | None = None,
 ) -> Ran:
+    """Run what `draw` makes of the spec as it stands, one operation after the other, on the pool of `program`."""
     pool = program.config
-    watcher: Watcher | None = None
     lockstep: Lockstep | None = None
-    found: Found | None = None
-
-    def show(kind: Kind, violation: Violation | None, fault: str) -> Found:
-        ran = tuple(lockstep.ops) if lockstep else program.ops
-        return Found(kind, msgspec.structs.replace(program, ops=ran, violation=violation, fault=fault))
-
+    watcher: Watcher | None = None
+    kind: Kind | None = None
+    shown: dict[str, object] = {}
     try:
         with time_limit(search.op_seconds):
             lockstep = driver(search.target, num_blocks=pool.num_blocks, block_size=pool.block_size, capabilities=search.capabilities)
-            watcher = Watcher(lockstep) if watch else None
-            _run(lockstep, watcher, ops(lockstep))
+            watcher = Watcher(lockstep, known) if watch else None
+            for op in draw(lockstep.spec):
+                if lockstep.do(op) and watcher is not None:
+                    watcher.note(op)
     except LawBroken as broken:
-        found = show("violation", broken.violation, "")
+        kind, shown = "violation", {"violation": broken.violation}
     except AdapterFault as fault:
-        found = show("fault", None, str(fault))
+        kind, shown = "fault", {"fault": str(fault)}
     except Hung as hung:
-        found = show("hang", None, str(hung))
-    tally.programs += 1
-    if lockstep is not None:
-        tally.operations += len(lockstep.ops)
-        tally.exercised.update(lockstep.spec.exercised)
-        tally.refusals.update(lockstep.refusals)
-    return Ran(program, found, watcher.reached if watcher else nothing_reached())
-
-
-def _drive(swarm: Swarm, lockstep: Lockstep, watcher: Watcher | None) -> None:
-    while (op := swarm.next(lockstep.spec)) is not None:
-        if lockstep.do(op) and watcher is not None:
-            watcher.note(op)
-
-
-def _run(lockstep: Lockstep, watcher: Watcher | None, ops: Iterable[Op]) -> None:
-    for op in ops:
-        if lockstep.do(op) and watcher is not None:
-            watcher.note(op)
+        kind, shown = "hang", {"fault": str(hung)}
+    finally:
+        tally.programs += 1
+        if lockstep is not None:
+            tally.operations += len(lockstep.ops)
+            tally.exercised.update(lockstep.spec.exercised)
+            tally.refusals.update(lockstep.refusals)
+    ran = msgspec.structs.replace(
+        program, **{"ops": tuple(lockstep.ops) if lockstep else program.ops, "violation": None, "fault": "", **shown}
+    )
+    found = None if kind is None else Found(kind, ran)
+    return Ran(ran, found, watcher.reached if watcher else nothing_reached(), watcher.frontier if watcher else 0)
 
 
 def hypothesis_batch(search: Search, seed: str, tally: Tally, database: ExampleDatabase | None = None) -> Found | None:
@@ -236,5 +209,5 @@ def hypothesis_batch(search: Search, seed: str, tally: Tally, database: ExampleD
     return Found(kind, _program(search, seed, pool, found.ops, violation=found.violation, fault=found.fault or found.hang))
 
 
-def _program(search: Search, seed: str, pool: Config | PoolConfig, ops: Sequence[Op], **shown: object) -> Program:
+def _program(search: Search, seed: str, pool: Config | PoolConfig, ops: Sequence[Op] = (), **shown: object) -> Program:
     return Program(FORMAT, search.name, PoolConfig(pool.num_blocks, pool.block_size), tuple(ops), seed, **shown)  # type: ignore[arg-type]

@@ -302,10 +302,7 @@ class Checked:
         """The cache's own books; empty where it claims none. Where they are what they were `before`, that comes back: it was checked then."""
         if not self.capabilities.snapshot:
             return Books()
-        try:
-            shot = self.adapter.snapshot()
-        except (Exception, SystemExit) as error:
-            raise AdapterFault(f"snapshot() raised {_told(error)}.") from error
+        shot = self._asked("snapshot()", self.adapter.snapshot)
         if not isinstance(shot, Snapshot):
             raise AdapterFault(f"snapshot() returned {_a(shot)}; it must return kvproof.Snapshot.")
         known = before or Books()

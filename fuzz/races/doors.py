@@ -26,45 +26,37 @@ def install() -> None:
     _put_doors()
 
 
+class _Door:
+    """What a lock with a door does: whoever comes to wait leaves the mark first. Goes before the class of the lock."""
+
+    def __init__(self, *made: Any, **named: Any) -> None:  # noqa: ANN401 -- what the lock is made with
+        super().__init__(*made, **named)
+        self._door = AtLock()
+
+    def acquire(self, *how: Any, **named: Any) -> bool:  # noqa: ANN401 -- blocking, timeout
+        if self._waits():
+            self._door.arrived = True
+        return bool(super().acquire(*how, **named))  # type: ignore[misc]  # the lock's
+
+    def _waits(self) -> bool:
+        return True
+
+
 def _put_doors() -> None:
-    names: Any = threading
+    names: Any = threading  # whatever the library put there
 
-    class Lock(names.Lock):  # type: ignore[misc]  # whatever the library put there
-        def __init__(self) -> None:
-            super().__init__()
-            self._door = AtLock()
+    class Lock(_Door, names.Lock):  # type: ignore[misc]
+        pass
 
-        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-            self._door.arrived = True
-            return bool(super().acquire(blocking, timeout))
+    class RLock(_Door, names.RLock):  # type: ignore[misc]
+        def _waits(self) -> bool:
+            return not self._is_owned()
 
-    class RLock(names.RLock):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self._door = AtLock()
+    class Semaphore(_Door, names.Semaphore):  # type: ignore[misc]
+        pass
 
-        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-            if not self._is_owned():
-                self._door.arrived = True
-            return bool(super().acquire(blocking, timeout))
-
-    class Semaphore(names.Semaphore):  # type: ignore[misc]
-        def __init__(self, value: int = 1) -> None:
-            super().__init__(value)
-            self._door = AtLock()
-
-        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-            self._door.arrived = True
-            return bool(super().acquire(blocking, timeout))
-
-    class BoundedSemaphore(names.BoundedSemaphore):  # type: ignore[misc]
-        def __init__(self, value: int = 1) -> None:
-            super().__init__(value)
-            self._door = AtLock()
-
-        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-            self._door.arrived = True
-            return bool(super().acquire(blocking, timeout))
+    class BoundedSemaphore(_Door, names.BoundedSemaphore):  # type: ignore[misc]
+        pass
 
     class Condition(names.Condition):  # type: ignore[misc]
         def __init__(self, lock: Any = None) -> None:  # noqa: ANN401 -- any lock

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from kvproof.impl.production.errors import BadBatch, OutOfBlocks, StillPrefilling, TooManyAccepted
+from kvproof.impl.production.errors import BadBatch, OutOfBlocks, StillPrefilling
 from kvproof.impl.production.passes import Passes
 from kvproof.impl.production.sequence import NOT_LAUNCHED, SequenceState
 from kvproof.impl.production.tokens import extended, pack
@@ -78,13 +78,10 @@ class Decoding(Passes):
             if unfinished:
                 raise self._unfinished(next(state for state in states if state.step in unfinished))
         for seq, count in accepted.items():
-            self._check_accepted(self._sequences[seq], count)
+            state = known[seq]
+            self._check_accepted(state, count)
+            pack(state.drafts[:count])  # for the error that it may raise
         return states, busy
-
-    def _check_accepted(self, state: SequenceState, accepted: int) -> None:
-        if not 0 <= accepted <= len(state.drafts):
-            raise TooManyAccepted(f"sequence {state.seq} was extended by {len(state.drafts)} drafts; accept 0 up to that, not {accepted}")
-        pack(state.drafts[:accepted])  # for the error that it may raise
 
     # Room for the next token. There is nothing to copy: the tail of a sequence whose pass is out was made its own when that was granted, and
     # nobody can have shared it since.

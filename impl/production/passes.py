@@ -174,9 +174,8 @@ class Passes(Holdings):
 
     def _accept(self, state: SequenceState, accepted: int) -> int:
         """Accepted drafts become known tokens; blocks that only the others needed are freed."""
+        self._check_accepted(state, accepted)
         drafts = state.drafts
-        if not 0 <= accepted <= len(drafts):
-            raise TooManyAccepted(f"sequence {state.seq} was extended by {len(drafts)} drafts; accept 0 up to that, not {accepted}")
         packed = extended(state.tokens, drafts[:accepted])
         if packed is not state.tokens:
             self._widen(state, packed)
@@ -184,6 +183,10 @@ class Passes(Holdings):
         if accepted < len(drafts):
             self._trim(state, state.target + accepted)
         return accepted
+
+    def _check_accepted(self, state: SequenceState, accepted: int) -> None:
+        if not 0 <= accepted <= len(state.drafts):
+            raise TooManyAccepted(f"sequence {state.seq} was extended by {len(state.drafts)} drafts; accept 0 up to that, not {accepted}")
 
     def _pass_milestone(self, state: SequenceState) -> None:
         """Blocks have filled up or left a window. They are published first: what leaves a window can still serve others."""
