@@ -7,10 +7,13 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterator
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kvproof.kernels.contract import MOVES, KernelCapabilities, fitting
 from kvproof.kernels.lowbit import LowBitScheme
+
+if TYPE_CHECKING:
+    import torch
 
 Operation: TypeAlias = Literal["attend", "store", "copy", "gather", "scatter", "move"]
 Garbage: TypeAlias = Literal["zero", "nan", "inf", "huge"]
@@ -73,6 +76,11 @@ class Case:
     tail: Tail = "foreign"
     spare: int = 2
     seed: int = 0
+
+    def attention_options(self, scale: float, query_lens: torch.Tensor | None, sinks: torch.Tensor | None) -> dict[str, Any]:
+        """Keyword arguments of attention, only those that the case has: an adapter need not know the others."""
+        options = {"query_lens": query_lens, "window": self.window, "sinks": sinks, "soft_cap": self.soft_cap}
+        return {"scale": scale} | {name: value for name, value in options.items() if value is not None}
 
     @property
     def key_size(self) -> int:

@@ -47,9 +47,7 @@ class LowBitScene:
     @property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of attention, only those that the case has."""
-        case = self.case
-        options = {"query_lens": self.query_lens, "window": case.window, "sinks": self.sinks, "soft_cap": case.soft_cap}
-        return {"scale": self.scale} | {name: value for name, value in options.items() if value is not None}
+        return self.case.attention_options(self.scale, self.query_lens, self.sinks)
 
     @property
     def lists(self) -> list[tuple[torch.Tensor, torch.Tensor]]:

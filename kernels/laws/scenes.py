@@ -56,9 +56,7 @@ class Scene:
     @property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `attend` and of the reference, only those that the case has: an adapter need not know the others."""
-        case = self.case
-        options = {"query_lens": self.query_lens, "window": case.window, "sinks": self.sinks, "soft_cap": case.soft_cap}
-        return {"scale": self.scale} | {name: value for name, value in options.items() if value is not None}
+        return self.case.attention_options(self.scale, self.query_lens, self.sinks)
 
     @property
     def output_shape(self) -> tuple[int, ...]:

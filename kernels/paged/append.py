@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from kvproof.kernels.paged.merge import merged
-from kvproof.kernels.paged.tiles import places, rows, scores, step, widened
+from kvproof.kernels.paged.tiles import places, rows, scores, step, token_scales, widened
 
 
 @triton.jit
@@ -61,9 +61,7 @@ def append_kernel(
         v = rows(value, block * value_block_stride + offset * value_slot_stride + kv_head * value_head_stride, inside, HEAD, PADDED)
         k_scale, v_scale = one, one
         if SCALES == "token":
-            scale_at = (block * BLOCK + offset) * kv_heads + kv_head
-            k_scale = tl.load(key_scale + scale_at, mask=inside, other=0.0)
-            v_scale = tl.load(value_scale + scale_at, mask=inside, other=0.0)
+            k_scale, v_scale = token_scales(key_scale, value_scale, block, offset, kv_head, kv_heads, inside, BLOCK)
         score = scores(q, widened(k, q.dtype), k_scale, scale, soft_cap, SCALES == "token", CAPPED)
         seen = (at[None, :] <= position[:, None]) & inside[None, :]
         if WINDOW > 0:

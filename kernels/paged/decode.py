@@ -14,7 +14,7 @@ itself. Splits begin at multiples of TILE counted from the sequence's own first 
 import triton
 import triton.language as tl
 
-from kvproof.kernels.paged.tiles import LOG2E, finished, places, rows, scores, step, widened
+from kvproof.kernels.paged.tiles import LOG2E, finished, places, rows, scores, step, token_scales, widened
 
 
 @triton.jit
@@ -57,9 +57,7 @@ def decode_kernel(
         v = rows(value, block * value_block_stride + offset * value_slot_stride + kv_head * value_head_stride, seen, HEAD, PADDED)
         k_scale, v_scale = one, one
         if SCALES == "token":
-            scale_at = (block * BLOCK + offset) * kv_heads + kv_head
-            k_scale = tl.load(key_scale + scale_at, mask=seen, other=0.0)
-            v_scale = tl.load(value_scale + scale_at, mask=seen, other=0.0)
+            k_scale, v_scale = token_scales(key_scale, value_scale, block, offset, kv_head, kv_heads, seen, BLOCK)
         score = scores(q, widened(k, q.dtype), k_scale, scale, soft_cap, SCALES == "token", CAPPED)
         score = tl.where(seen[None, :], score, float("-inf"))
         top, total, acc = step(score, widened(v, q.dtype), v_scale, top, total, acc, SCALES == "token")

@@ -31,6 +31,13 @@ def rows(pool, base, seen, HEAD: tl.constexpr, PADDED: tl.constexpr):
 
 
 @triton.jit
+def token_scales(key_scale, value_scale, block, offset, kv_head, kv_heads, seen, BLOCK: tl.constexpr):
+    """The scales of the keys and of the values of one head, of each slot: tables of scales are `[blocks, block_size, kv_heads]`."""
+    scale_at = (block * BLOCK + offset) * kv_heads + kv_head
+    return tl.load(key_scale + scale_at, mask=seen, other=0.0), tl.load(value_scale + scale_at, mask=seen, other=0.0)
+
+
+@triton.jit
 def widened(stored, DTYPE: tl.constexpr):
     """Stored elements as the type of the dots, exactly. uint8 holds the bits of e4m3 on devices that have no such type: its exponent and
     mantissa are moved into a float16, whose exponent is biased by 8 more.

@@ -86,8 +86,8 @@ PAGED_FAULTS: dict[str, Fault] = {
     "int8 is truncated": one("quantised-within-bound", "tl.floor(row + 0.5).to(tl.int8)", "row.to(tl.int8)"),
     "scales are half of what they must be": one(BOUND, "scale = tl.where(largest > 0.0, tl.div_rn(largest, LIMIT), 1.0)", "scale = tl.where(largest > 0.0, tl.div_rn(largest, LIMIT * 2.0), 1.0)"),
     "one scale serves two slots": one("quantised-within-bound", "tl.store(scales + slot * kv_heads + head, scale, mask=live)", "tl.store(scales + slot // 2 * kv_heads + head, scale, mask=live)"),
-    "the scale of values is read for keys": one(EQUALS, "k_scale = tl.load(key_scale + scale_at, mask=seen, other=0.0)", "k_scale = tl.load(value_scale + scale_at, mask=seen, other=0.0)", "B59"),
-    "scales are found without their block": one(EQUALS, "scale_at = (block * BLOCK + offset) * kv_heads + kv_head\n            k_scale = tl.load(key_scale + scale_at, mask=seen", "scale_at = at.to(tl.int64) * kv_heads + kv_head\n            k_scale = tl.load(key_scale + scale_at, mask=seen"),
+    "the scale of values is read for keys": one(EQUALS, "return tl.load(key_scale + scale_at, mask=seen, other=0.0)", "return tl.load(value_scale + scale_at, mask=seen, other=0.0)", "B59"),
+    "scales are found without their block": one(EQUALS, "scale_at = (block * BLOCK + offset) * kv_heads + kv_head", "scale_at = offset * kv_heads + kv_head"),
     # Copies.
     "copies leave scales behind": one("copy-is-complete", 'for name in ("key", "value", "key_scale", "value_scale"):\n            tensors', 'for name in ("key", "value"):\n            tensors', "B82"),
     "copies stop after one tile": Fault(COPY, (("triton.cdiv(size, tile), layers.shape[0])]", "1, layers.shape[0])]"), ("tile = min(4096 //", "tile = min(256 //")), "B38"),
