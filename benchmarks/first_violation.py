@@ -27,7 +27,7 @@ from kvproof.fuzz.check import Search, Tally, run_seed
 from kvproof.fuzz.exhaust.scope import SCOPES
 from kvproof.fuzz.exhaust.search import Search as Exhaustion
 from kvproof.impl.checker import read_capabilities
-from kvproof.properties.machine import run_machine
+from kvproof.properties.machine_runs import run_machine
 
 COLOURS = {"swarm": "#2e86ab", "hypothesis": "#d1495b", "exhaust": "#66a182"}
 

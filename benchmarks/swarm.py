@@ -23,7 +23,8 @@ from kvproof.fuzz.mutants import parents_of
 from kvproof.fuzz.programs import Program
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.ops import Op
-from kvproof.properties.machine import cache_machine, run_machine
+from kvproof.properties.machine import cache_machine
+from kvproof.properties.machine_runs import run_machine
 from kvproof.properties.situations import names, nothing_reached
 from kvproof.targets import find_target
 

@@ -26,7 +26,7 @@ from kvproof.models.ops import Op
 from kvproof.models.spec import Spec
 from kvproof.properties.drain import drain
 from kvproof.properties.lockstep import LawBroken, Lockstep, time_limit
-from kvproof.properties.machine import run_machine
+from kvproof.properties.machine_runs import run_machine
 from kvproof.properties.situations import Reached, Watcher, nothing_reached
 
 MACHINE_SECONDS: Final = 2.0

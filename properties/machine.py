@@ -17,17 +17,10 @@ from __future__ import annotations
 
 import functools
 import random
-import time
-from collections import Counter
-from collections.abc import Callable
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final
 
-import msgspec
-from hypothesis import HealthCheck, Phase, Verbosity, event, settings, target
-from hypothesis import seed as seeded
+from hypothesis import event, target
 from hypothesis import strategies as st
-from hypothesis.database import ExampleDatabase
-from hypothesis.errors import Flaky, Unsatisfiable
 from hypothesis.stateful import (
     Bundle,
     MultipleResults,
@@ -37,11 +30,10 @@ from hypothesis.stateful import (
     multiple,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
-from hypothesis.strategies import DrawFn, SearchStrategy
+from hypothesis.strategies import SearchStrategy
 
-from kvproof.impl.checker import AdapterFault, Hung, read_capabilities
+from kvproof.impl.checker import read_capabilities
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.laws import BY_NAME
 from kvproof.models.ops import (
@@ -66,9 +58,9 @@ from kvproof.models.ops import (
 )
 from kvproof.models.spec import MAX_OPEN_STEPS, Violation
 from kvproof.models.state import Sequence
-from kvproof.properties import strategies
+from kvproof.properties import choices, strategies
 from kvproof.properties.drain import FINAL_REASONS, drain
-from kvproof.properties.lockstep import OP_SECONDS, LawBroken, Lockstep, time_limit
+from kvproof.properties.lockstep import LawBroken, Lockstep
 from kvproof.properties.paste import program_source
 from kvproof.properties.situations import Watcher, names
 from kvproof.properties.strategies import MAX_LIVE, Pool
@@ -84,11 +76,6 @@ MAX_CHAIN: Final = 3
 
 RETRIES: Final = 1
 """Extends that may find no room in a row. After that only what makes room is tried: most programs would be spent on a full pool."""
-
-Ready = Callable[[Sequence], bool]
-"""Whether a rule can do something with a sequence."""
-
-T = TypeVar("T")
 
 
 class ProgramBroken(LawBroken):
@@ -107,109 +94,6 @@ class ProgramBroken(LawBroken):
 def _broken_type(law: str) -> type[ProgramBroken]:
     """A type for each law: Hypothesis tells failures apart by type, so shrinking one law does not slip to another."""
     return type(f"LawBroken[{law}]", (ProgramBroken,), {"__module__": __name__})
-
-
-# -- ready sequences -----------------------------------------------------------------------------------------------------------------------
-
-
-def _idle(sequence: Sequence) -> bool:
-    return sequence.out is None and not sequence.swapped
-
-
-def _fresh(sequence: Sequence) -> bool:
-    return _idle(sequence) and sequence.computed == 0
-
-
-def _holds(sequence: Sequence) -> bool:
-    return _idle(sequence) and sequence.computed > 0
-
-
-def _behind(sequence: Sequence) -> bool:
-    return _idle(sequence) and sequence.computed < len(sequence.known)
-
-
-def _finished(sequence: Sequence) -> bool:
-    return sequence.out is not None and sequence.out.finished
-
-
-def _drafted(sequence: Sequence) -> bool:
-    return _finished(sequence) and sequence.out is not None and len(sequence.out.drafts) > 0
-
-
-def _in_flight(sequence: Sequence) -> bool:
-    return sequence.out is not None
-
-
-def _swapped(sequence: Sequence) -> bool:
-    return sequence.swapped
-
-
-def when(ready: Ready, claim: str = "") -> Callable[[T], T]:
-    """A precondition: the capability `claim` is claimed, and some live sequence is `ready`."""
-
-    def holds(machine: CacheMachine) -> bool:
-        return (not claim or bool(getattr(machine.claims, claim))) and any(map(ready, machine.lockstep.spec.live.values()))
-
-    return precondition(holds)  # type: ignore[return-value]
-
-
-def claimed(claim: str) -> Callable[[T], T]:
-    """A precondition: the capability `claim` is claimed."""
-    return precondition(lambda machine: bool(getattr(machine.claims, claim)))  # type: ignore[return-value]
-
-
-def _pick(draw: DrawFn, machine: CacheMachine, ready: Ready) -> Sequence:
-    """A live sequence that is ready, the newest first when shrinking."""
-    found = [sequence for sequence in machine.lockstep.spec.live.values() if ready(sequence)]
-    return found[-1 - draw(st.integers(0, len(found) - 1))] if len(found) > 1 else found[0]
-
-
-@st.composite
-def _sequence(draw: DrawFn, ready: Ready) -> int:
-    """The number of a live sequence that is ready."""
-    return _pick(draw, draw(st.runner()), ready).seq
-
-
-@st.composite
-def _of_machine(draw: DrawFn, strategy: Callable[[CacheMachine], SearchStrategy[T]]) -> T:
-    """What a strategy that the machine itself gives makes."""
-    return draw(strategy(draw(st.runner())))
-
-
-@st.composite
-def _room(draw: DrawFn) -> tuple[int, int]:
-    """A sequence that is behind, and how many tokens to extend it by: to the next block boundary, or one beside it."""
-    machine: CacheMachine = draw(st.runner())
-    sequence = _pick(draw, machine, _behind)
-    left = len(sequence.known) - sequence.computed
-    size = machine.pool.block_size
-    boundary = size - sequence.computed % size
-    return sequence.seq, max(1, min(left, boundary + draw(st.sampled_from((0, 1, -1, size)))))
-
-
-@st.composite
-def _cut(draw: DrawFn) -> tuple[int, int]:
-    """A sequence that has computed something, and a length to truncate it to."""
-    machine: CacheMachine = draw(st.runner())
-    sequence = _pick(draw, machine, _holds)
-    return sequence.seq, draw(strategies.lengths(machine.pool.block_size, sequence.computed))
-
-
-@st.composite
-def _acceptance(draw: DrawFn) -> tuple[int, int]:
-    """A sequence whose drafts were computed, and how many of them are accepted."""
-    machine: CacheMachine = draw(st.runner())
-    sequence = _pick(draw, machine, _drafted)
-    assert sequence.out is not None
-    return sequence.seq, draw(st.integers(0, len(sequence.out.drafts)))
-
-
-@st.composite
-def _continued(draw: DrawFn, ready: Ready, strategy: Callable[[CacheMachine, int], SearchStrategy[Tokens]]) -> tuple[int, Tokens]:
-    """A ready sequence, and tokens to follow what it knows."""
-    machine: CacheMachine = draw(st.runner())
-    seq = _pick(draw, machine, ready).seq
-    return seq, draw(strategy(machine, seq))
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -336,7 +220,7 @@ class CacheMachine(RuleBasedStateMachine):
     def _run(self, seq: int) -> None:
         """Extend a sequence by all that it knows and commit it, with a step between where the cache has steps."""
         sequence = self.lockstep.spec.live.get(seq)
-        if sequence is None or not _behind(sequence):
+        if sequence is None or not choices.behind(sequence):
             return
         self.do(Extend(seq, len(sequence.known) - sequence.computed))
         if sequence.out is not None:
@@ -392,8 +276,8 @@ class CacheMachine(RuleBasedStateMachine):
         target(float(len(reached)), label="situations")
 
     @initialize(
-        pool=_of_machine(lambda machine: machine.pools()),
-        spaces=_of_machine(lambda machine: machine.namespaces()),
+        pool=choices.of_machine(lambda machine: machine.pools()),
+        spaces=choices.of_machine(lambda machine: machine.namespaces()),
         alphabet=st.sampled_from(strategies.ALPHABETS),
     )
     def start(self, pool: Pool, spaces: tuple[Namespace, ...], alphabet: Tokens) -> None:
@@ -408,8 +292,8 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self._crowded())
     @rule(
         target=live,
-        prompt=_of_machine(lambda machine: machine.prompts()),
-        namespace=_of_machine(lambda machine: st.sampled_from(machine.spaces)),
+        prompt=choices.of_machine(lambda machine: machine.prompts()),
+        namespace=choices.of_machine(lambda machine: st.sampled_from(machine.spaces)),
     )
     def admit(self, prompt: Tokens, namespace: Namespace) -> int:
         """A request arrives, often a lookalike of an earlier one."""
@@ -418,8 +302,8 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._welcome())
     @rule(
         target=live,
-        prompt=_of_machine(lambda machine: machine.prompts()),
-        namespace=_of_machine(lambda machine: st.sampled_from(machine.spaces)),
+        prompt=choices.of_machine(lambda machine: machine.prompts()),
+        namespace=choices.of_machine(lambda machine: st.sampled_from(machine.spaces)),
     )
     def serve(self, prompt: Tokens, namespace: Namespace) -> int:
         """A request arrives and its prompt is computed at once."""
@@ -428,7 +312,7 @@ class CacheMachine(RuleBasedStateMachine):
         return seq
 
     @precondition(lambda self: len(self.spaces) > 1 and len(self.said) > 0 and self._welcome())
-    @rule(target=live, namespace=_of_machine(lambda machine: st.sampled_from(machine.spaces)))
+    @rule(target=live, namespace=choices.of_machine(lambda machine: st.sampled_from(machine.spaces)))
     def same_prompt_elsewhere(self, namespace: Namespace) -> int:
         """Equal content under a namespace that may be unequal."""
         seq = self._admit(self.said[-1], namespace)
@@ -450,7 +334,7 @@ class CacheMachine(RuleBasedStateMachine):
     # -- prefix ----------------------------------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: len(self.suspicions) > 0 and not self._crowded())
-    @claimed("prefix")
+    @choices.claimed("prefix")
     @rule(target=live, which=st.integers(0, DOUBTS - 1), token=st.integers(0, 1))
     def suspect(self, which: int, token: int) -> int:
         """Somebody asks for what was rejected or rolled back, and one token more: it must not be found."""
@@ -459,33 +343,33 @@ class CacheMachine(RuleBasedStateMachine):
         self.do(Match(seq))
         return seq
 
-    @when(_fresh, "prefix")
-    @rule(seq=_sequence(_fresh))
+    @choices.when(choices.fresh, "prefix")
+    @rule(seq=choices.ready_sequence(choices.fresh))
     def match(self, seq: int) -> None:
         """How much could be reused?"""
         self.do(Match(seq))
 
-    @when(_fresh, "prefix")
-    @rule(seq=_sequence(_fresh), last=st.integers(1, 3))
+    @choices.when(choices.fresh, "prefix")
+    @rule(seq=choices.ready_sequence(choices.fresh), last=st.integers(1, 3))
     def match_evict_extend(self, seq: int, last: int) -> None:
         """A match goes stale before it is adopted: blocks are evicted, or a rival takes room, between the two."""
         self.do(Match(seq))
         if not self.do(Evict(tuple(self._matchable()[-last:]))):
             live = self.lockstep.spec.live.values()
-            rival = next((one.seq for one in live if one.seq != seq and _behind(one)), None)
+            rival = next((one.seq for one in live if one.seq != seq and choices.behind(one)), None)
             if rival is not None:
                 self._run(rival)
         self._run(seq)
 
     @precondition(lambda self: len(self._matchable()) > 0)
-    @claimed("evict")
-    @rule(blocks=_of_machine(lambda machine: st.lists(st.sampled_from(machine._matchable()), min_size=1, max_size=3, unique=True)))
+    @choices.claimed("evict")
+    @rule(blocks=choices.of_machine(lambda machine: st.lists(st.sampled_from(machine._matchable()), min_size=1, max_size=3, unique=True)))
     def evict(self, blocks: list[int]) -> None:
         """Some blocks become unmatchable, held ones included."""
         self.do(Evict(tuple(blocks)))
 
     @precondition(lambda self: not isinstance(self._last(), Reset | None))
-    @claimed("reset")
+    @choices.claimed("reset")
     @rule()
     def reset(self) -> None:
         """Everything becomes unmatchable, or the cache says that it cannot be."""
@@ -495,30 +379,30 @@ class CacheMachine(RuleBasedStateMachine):
     # -- passes ----------------------------------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: not self._full())
-    @when(_behind)
-    @rule(seq=_sequence(_behind))
+    @choices.when(choices.behind)
+    @rule(seq=choices.ready_sequence(choices.behind))
     def extend(self, seq: int) -> None:
         """Room for all that is known."""
         sequence = self.lockstep.spec.live[seq]
         self.do(Extend(seq, len(sequence.known) - sequence.computed))
 
     @precondition(lambda self: not self._full())
-    @when(_behind)
-    @rule(room=_room())
+    @choices.when(choices.behind)
+    @rule(room=choices.room())
     def extend_to_boundary(self, room: tuple[int, int]) -> None:
         """A chunk that ends at a block boundary, or one token beside it."""
         self.do(Extend(*room))
 
     @precondition(lambda self: not self._full())
-    @when(_holds, "drafts")
-    @rule(drafted=_continued(_holds, lambda machine, seq: machine.drafts(seq)))
+    @choices.when(choices.holds, "drafts")
+    @rule(drafted=choices.continued(choices.holds, lambda machine, seq: machine.drafts(seq)))
     def speculate(self, drafted: tuple[int, Tokens]) -> None:
         """Room for what is known, a sampled token at least, and for drafts."""
         self._speculate(*drafted)
 
     @precondition(lambda self: not self._full())
-    @when(_holds, "drafts")
-    @rule(drafted=_continued(_holds, lambda machine, seq: machine.drafts(seq)), accepted=st.integers(0, 3))
+    @choices.when(choices.holds, "drafts")
+    @rule(drafted=choices.continued(choices.holds, lambda machine, seq: machine.drafts(seq)), accepted=st.integers(0, 3))
     def speculate_and_verify(self, drafted: tuple[int, Tokens], accepted: int) -> None:
         """A whole round of speculative decoding: none, some or all of the drafts are accepted."""
         sequence = self._speculate(*drafted)
@@ -529,34 +413,34 @@ class CacheMachine(RuleBasedStateMachine):
 
     def _speculate(self, seq: int, drafts: Tokens) -> Sequence:
         sequence = self.lockstep.spec.live[seq]
-        if not _behind(sequence):
+        if not choices.behind(sequence):
             self.do(Append(seq, drafts[:1]))
             drafts = drafts[1:] or drafts
         self._say((*sequence.known, *drafts))
         self.do(Extend(seq, max(1, len(sequence.known) - sequence.computed), drafts))
         return sequence
 
-    @when(_finished)
-    @rule(seq=_sequence(_finished))
+    @choices.when(choices.finished)
+    @rule(seq=choices.ready_sequence(choices.finished))
     def commit(self, seq: int) -> None:
         """The pass is done, and every draft is rejected."""
         self.do(Commit(seq, 0))
 
-    @when(_drafted, "drafts")
-    @rule(seq=_sequence(_drafted))
+    @choices.when(choices.drafted, "drafts")
+    @rule(seq=choices.ready_sequence(choices.drafted))
     def accept_all(self, seq: int) -> None:
         """The pass is done, and every draft is accepted."""
         out = self.lockstep.spec.live[seq].out
         self.do(Commit(seq, len(out.drafts) if out else 0))
 
-    @when(_drafted, "drafts")
-    @rule(accepted=_acceptance())
+    @choices.when(choices.drafted, "drafts")
+    @rule(accepted=choices.acceptance())
     def accept(self, accepted: tuple[int, int]) -> None:
         """The pass is done, and some drafts are accepted."""
         self.do(Commit(*accepted))
 
-    @when(_idle)
-    @rule(added=_continued(_idle, lambda machine, seq: machine.drafts(seq)))
+    @choices.when(choices.idle)
+    @rule(added=choices.continued(choices.idle, lambda machine, seq: machine.drafts(seq)))
     def append(self, added: tuple[int, Tokens]) -> None:
         """Tokens become known: sampled, or the next turn of the user."""
         seq, more = added
@@ -564,8 +448,8 @@ class CacheMachine(RuleBasedStateMachine):
         self._say(tuple(self.lockstep.spec.live[seq].known))
 
     @precondition(lambda self: not self._full())
-    @when(_idle)
-    @rule(added=_continued(_idle, lambda machine, seq: machine.drafts(seq)))
+    @choices.when(choices.idle)
+    @rule(added=choices.continued(choices.idle, lambda machine, seq: machine.drafts(seq)))
     def decode(self, added: tuple[int, Tokens]) -> None:
         """A token becomes known and room is made for it."""
         seq, more = added
@@ -574,8 +458,8 @@ class CacheMachine(RuleBasedStateMachine):
         self.do(Extend(seq, len(sequence.known) - sequence.computed))
 
     @precondition(lambda self: not self._full())
-    @when(_idle)
-    @rule(added=_continued(_idle, lambda machine, seq: machine.drafts(seq)))
+    @choices.when(choices.idle)
+    @rule(added=choices.continued(choices.idle, lambda machine, seq: machine.drafts(seq)))
     def turn(self, added: tuple[int, Tokens]) -> None:
         """The next turn of the user, computed at once."""
         seq, more = added
@@ -583,16 +467,16 @@ class CacheMachine(RuleBasedStateMachine):
         self._say(tuple(self.lockstep.spec.live[seq].known))
         self._run(seq)
 
-    @when(_holds, "truncate")
-    @rule(cut=_cut())
+    @choices.when(choices.holds, "truncate")
+    @rule(cut=choices.cut())
     def truncate(self, cut: tuple[int, int]) -> None:
         """Roll back to a length near a block boundary."""
         seq, length = cut
         self._doubt(seq, tuple(self.lockstep.spec.live[seq].known))
         self.do(Truncate(seq, length))
 
-    @when(_holds, "truncate")
-    @rule(seq=_sequence(_holds))
+    @choices.when(choices.holds, "truncate")
+    @rule(seq=choices.ready_sequence(choices.holds))
     def truncate_to_each_boundary(self, seq: int) -> None:
         """Roll back block by block, down to the first."""
         size = self.pool.block_size
@@ -602,14 +486,14 @@ class CacheMachine(RuleBasedStateMachine):
     # -- forks -----------------------------------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: not self._crowded())
-    @when(_idle, "fork")
-    @rule(targets=(live, forked), parent=_sequence(_idle))
+    @choices.when(choices.idle, "fork")
+    @rule(targets=(live, forked), parent=choices.ready_sequence(choices.idle))
     def fork(self, parent: int) -> int | MultipleResults[int]:
         """A sequence becomes two."""
         return self._fork(parent)
 
     @precondition(lambda self: not self._crowded())
-    @claimed("fork")
+    @choices.claimed("fork")
     @rule(targets=(live, forked), parent=forked, length=st.integers(1, MAX_CHAIN))
     def fork_chain(self, parent: int, length: int) -> MultipleResults[int]:
         """Forks of forks, so that one tail has many holders."""
@@ -640,8 +524,8 @@ class CacheMachine(RuleBasedStateMachine):
         """A sequence lets go of everything, but stays known."""
         self.do(Release(seq, "preempt"))
 
-    @when(_in_flight)
-    @rule(seq=_sequence(_in_flight), reason=st.sampled_from(FINAL_REASONS))
+    @choices.when(choices.in_flight)
+    @rule(seq=choices.ready_sequence(choices.in_flight), reason=st.sampled_from(FINAL_REASONS))
     def release_in_flight(self, seq: int, reason: ReleaseReason) -> None:
         """A sequence is cancelled before its pass is committed."""
         self.do(Release(seq, reason))
@@ -665,24 +549,24 @@ class CacheMachine(RuleBasedStateMachine):
         """The oldest device work has finished."""
         self.do(EndStep())
 
-    @when(_in_flight, "steps")
+    @choices.when(choices.in_flight, "steps")
     @rule()
     def finish_steps(self) -> None:
         """All passes are launched, run and are committed."""
         self._finish_steps()
-        for seq in [sequence.seq for sequence in self.lockstep.spec.live.values() if _finished(sequence)]:
+        for seq in [sequence.seq for sequence in self.lockstep.spec.live.values() if choices.finished(sequence)]:
             self.do(Commit(seq))
 
     # -- the slower tier -------------------------------------------------------------------------------------------------------------------
 
-    @when(_holds, "swap")
-    @rule(seq=_sequence(_holds))
+    @choices.when(choices.holds, "swap")
+    @rule(seq=choices.ready_sequence(choices.holds))
     def swap_out(self, seq: int) -> None:
         """A sequence moves to the slower tier."""
         self.do(SwapOut(seq))
 
-    @when(_swapped, "swap")
-    @rule(seq=_sequence(_swapped))
+    @choices.when(choices.swapped, "swap")
+    @rule(seq=choices.ready_sequence(choices.swapped))
     def swap_in(self, seq: int) -> None:
         """A sequence moves back."""
         self.do(SwapIn(seq))
@@ -698,150 +582,3 @@ def _claims(target: type) -> Capabilities:
 def cache_machine(adapter: type) -> type[CacheMachine]:
     """The state machine for `adapter`; its `TestCase` is what pytest and unittest run."""
     return type(f"{adapter.__name__}Machine", (CacheMachine,), {"adapter": adapter, "__module__": adapter.__module__})
-
-
-# -- running it from a program -------------------------------------------------------------------------------------------------------------
-
-
-class Found(msgspec.Struct, frozen=True):
-    """The first thing that a run of the machine found: one of `violation`, `fault` and `hang`, and the whole program that showed it."""
-
-    ops: tuple[Op, ...]
-    num_blocks: int
-    block_size: int
-    violation: Violation | None = None
-    fault: str = ""
-    hang: str = ""
-
-
-class _Stop(BaseException):
-    """Ends a captured run at once. Not an Exception: Hypothesis must pass it on instead of calling it a failing example."""
-
-    def __init__(self, found: Found | None = None) -> None:
-        super().__init__()
-        self.found = found
-
-
-class _Capture:
-    """What a captured run has done."""
-
-    def __init__(self, deadline: float | None, *, looking_further: bool) -> None:
-        self.deadline = deadline
-        self.looking_further = looking_further
-        """Whether Hypothesis is told how many situations a program reached."""
-        self.programs = 0
-        self.operations = 0
-        self.exercised: Counter[str] = Counter()
-        self.machine: CacheMachine | None = None
-
-    def found(self, *, violation: Violation | None = None, fault: str = "", hang: str = "") -> Found:
-        """What the current program showed."""
-        lockstep = getattr(self.machine, "lockstep", None)
-        if lockstep is None:
-            pool = getattr(self.machine, "pool", Pool(1, 1))
-            return Found((), pool.num_blocks, pool.block_size, violation, fault, hang)
-        return Found(tuple(lockstep.ops), lockstep.num_blocks, lockstep.block_size, violation, fault, hang)
-
-    def count(self) -> None:
-        """Add the current program to the totals, once."""
-        lockstep = getattr(self.machine, "lockstep", None)
-        self.machine = None
-        if lockstep is not None:
-            self.programs += 1
-            self.operations += len(lockstep.ops)
-            self.exercised.update(lockstep.spec.exercised)
-
-
-def run_machine(
-    adapter: type,
-    *,
-    seed: int,
-    examples: int,
-    steps: int,
-    deadline: float | None = None,
-    op_seconds: float = OP_SECONDS,
-    database: ExampleDatabase | None = None,
-) -> tuple[int, int, Counter[str], Found | None]:
-    """Run up to `examples` programs of up to `steps` rules each, the same ones for the same `seed` and `database`; stop at the first find or at
-    `deadline` (monotonic clock).
-
-    With a `database` Hypothesis begins with examples that it keeps there, and keeps those that reach many situations for their size. Nothing is shrunk or printed. Returns the number of programs and of operations, how often each law was exercised, and the find.
-    Never raises for what the cache or its adapter do.
-    """
-    capture = _Capture(deadline, looking_further=database is not None)
-    try:
-        with time_limit(op_seconds):
-            _run_captured(cache_machine(adapter), capture, seed, examples, steps, database)
-        found = None
-    except _Stop as stop:
-        found = stop.found
-    except AdapterFault as fault:
-        found = capture.found(fault=str(fault))
-    except Hung as hung:
-        found = capture.found(hang=str(hung))
-    capture.count()
-    return capture.programs, capture.operations, capture.exercised, found
-
-
-def _run_captured(
-    machine_type: type[CacheMachine], capture: _Capture, seed: int, examples: int, steps: int, database: ExampleDatabase | None
-) -> None:
-    captured = _captured(machine_type)
-
-    @seeded(seed)
-    def factory() -> CacheMachine:
-        return captured(capture)
-
-    quiet = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        database=database,
-        deadline=None,
-        derandomize=False,
-        phases=[Phase.generate] if database is None else [Phase.reuse, Phase.generate],
-        print_blob=False,
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-        verbosity=Verbosity.quiet,
-    )
-    try:
-        run_state_machine_as_test(factory, settings=quiet)  # type: ignore[arg-type]
-    except (Flaky, Unsatisfiable):
-        # The cache chose differently in an equal situation, or no example ran to its end: neither breaks a law, and what ran was counted.
-        return
-
-
-@functools.cache
-def _captured(machine_type: type[CacheMachine]) -> Callable[[_Capture], CacheMachine]:
-    """The same machine, counting what it does and stopping the run at the first find."""
-
-    class Captured(machine_type):  # type: ignore[misc, valid-type]
-        def __init__(self, capture: _Capture) -> None:
-            super().__init__()
-            capture.count()
-            capture.machine = self
-            self.capture = capture
-
-        def tell_situations(self) -> None:
-            """Nobody looks at the statistics of a captured run; how much was reached decides whether an example is kept."""
-            if self.capture.looking_further:
-                target(float(len(names(self.watcher.reached))), label="situations")
-
-        def do(self, op: Op) -> bool:
-            capture = self.capture
-            if capture.deadline is not None and time.monotonic() > capture.deadline:
-                self._over = True
-                raise _Stop
-            try:
-                return bool(self._note(op, self.lockstep.do(op)))
-            except LawBroken as broken:
-                self._over = True
-                raise _Stop(capture.found(violation=broken.violation)) from None
-            except AdapterFault as fault:
-                self._over = True
-                raise _Stop(capture.found(fault=str(fault))) from None
-            except BaseException:
-                self._over = True
-                raise
-
-    return Captured

@@ -16,7 +16,8 @@ from kvproof.models.laws import BY_NAME
 from kvproof.models.ops import Admit, Extend, Namespace, Release
 from kvproof.properties.drain import drain
 from kvproof.properties.lockstep import LawBroken, Lockstep, run
-from kvproof.properties.machine import CacheMachine, cache_machine, run_machine
+from kvproof.properties.machine import CacheMachine, cache_machine
+from kvproof.properties.machine_runs import run_machine
 from kvproof.properties.strategies import Pool
 
 QUICK = settings(

@@ -19,7 +19,7 @@ from kvproof.models.ops import Admit, BeginStep, EndStep, Fork, Truncate
 from kvproof.properties.engine.on_machine import TritonOnMachine
 from kvproof.properties.engine.schedules import COPIED, SWAPPED, TENSORS, served
 from kvproof.properties.lockstep import SERVED, run
-from kvproof.properties.machine import run_machine
+from kvproof.properties.machine_runs import run_machine
 from kvproof.properties.tensors.adapter import AttentionAdapter
 from kvproof.properties.tensors.faults import FAULTS
 from kvproof.properties.tensors.lowbit import LowBitAdapter
