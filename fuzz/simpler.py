@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Final, TypeAlias
 
 import msgspec
@@ -137,6 +137,37 @@ def in_one_pass(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
             yield _with(best, best.ops[:born] + fresh + rest)
 
 
+def by_fork(best: Candidate, capabilities: Capabilities) -> Iterator[Candidate]:
+    """A request that comes later is a fork of an earlier sequence: it need not be admitted and computed."""
+    if capabilities.fork:
+        for parent, child in permutations(_all_sequences(best), 2):
+            began = next((i for i, op in enumerate(best.ops) if isinstance(op, Extend) and op.seq == child), None)
+            if began is not None:
+                yield _with(
+                    best, tuple(op for op in _put(best, began, Fork(parent, child)).ops if not (isinstance(op, Admit) and op.seq == child))
+                )
+
+
+def anew(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
+    """Instead of a sequence that is rolled back and then given other tokens, another one begins with what it knows then."""
+    new = 1 + max(_all_sequences(best), default=0)
+    for end, known, space, seq in _histories(best.ops):
+        turned = next((i for i in reversed(range(end)) if _belongs(best.ops[i], seq) and not isinstance(best.ops[i], Append)), end)
+        if turned == end or not isinstance(best.ops[turned], Truncate):
+            continue
+        before = tuple(op for i, op in enumerate(best.ops[:end]) if i < turned or not _belongs(op, seq))
+        after = tuple(renamed(op, lambda other, seq=seq: new if other == seq else other) for op in best.ops[end:])  # type: ignore[misc]
+        yield _with(best, (*before, Admit(new, known, space), *after))
+        yield _with(
+            best,
+            (
+                *before,
+                Admit(new, known, space),
+                *(Extend(new, len(known), op.drafts) if isinstance(op, Extend) and op.seq == new else op for op in after),
+            ),
+        )
+
+
 def merged(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
     """Fold a later append into the prompt, that of the parent for a fork, and later passes of a sequence into its first."""
     ops = best.ops
@@ -232,6 +263,8 @@ PASSES: Final[tuple[Pass, ...]] = (
     without_two,
     without_sequence,
     in_one_pass,
+    by_fork,
+    anew,
     one_for_two,
     merged,
     simpler_kinds,

@@ -17,7 +17,7 @@ from kvproof.fuzz.engine import Search, Tally, run_seed
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
 from kvproof.fuzz.runnable import runnable
 from kvproof.fuzz.shrink import Candidate, Shrinker, breaks, shrink, shrink_fault
-from kvproof.fuzz.simpler import merged
+from kvproof.fuzz.simpler import anew, by_fork, merged
 from kvproof.fuzz.swarm import Swarm
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter
@@ -267,6 +267,22 @@ def test_what_a_fork_learns_can_be_known_to_its_parent_from_the_start():
     ops = (Admit(0, (5,)), Fork(0, 1), Append(1, (6, 7)), Extend(1, 3))
     proposed = [candidate.ops for candidate in merged(Candidate(PoolConfig(4, 2), ops), read_capabilities(Toy))]
     assert (Admit(0, (5, 6, 7)), Fork(0, 1), Extend(1, 3)) in proposed
+
+
+def test_a_later_request_becomes_a_fork_of_an_earlier_one():
+    ops = (Admit(0, (0, 1)), Extend(0, 2), Commit(0), Admit(1, (0, 1, 2)), Extend(1, 1), Release(1))
+    forked = [candidate.ops for candidate in by_fork(Candidate(PoolConfig(4, 1), ops), Capabilities(fork=True))]
+    assert (Admit(0, (0, 1)), Extend(0, 2), Commit(0), Fork(0, 1), Release(1)) in forked
+    assert list(by_fork(Candidate(PoolConfig(4, 1), ops), Capabilities())) == [], "a cache without forks is not asked for one"
+
+
+def test_another_request_begins_where_one_was_rolled_back():
+    ops = (Admit(0, (5, 6)), Extend(0, 2), Commit(0), Truncate(0, 1), Append(0, (7, 8)), Extend(0, 2), Commit(0))
+    plain, whole = (
+        candidate.ops for candidate in anew(Candidate(PoolConfig(4, 1), ops), Capabilities(truncate=True)) if len(candidate.ops) == 6
+    )
+    assert plain == (*ops[:3], Admit(1, (5, 7, 8)), Extend(1, 2), Commit(1))
+    assert whole == (*ops[:3], Admit(1, (5, 7, 8)), Extend(1, 3), Commit(1))
 
 
 def test_operations_that_cannot_run_are_no_other_program():
