@@ -1,8 +1,9 @@
 """A race of shrinkers on the seeded bugs: ours, Hypothesis's own, and plain delta debugging.
 
-    python benchmarks/shrinking.py [--seed 1] [--examples 300] [--only TEXT] [--share 1/3] [--results FILE] [--seconds 60] [--minutes 10] [--again]
+    python benchmarks/shrinking.py [--seed 1] [--examples 300] [--only TEXT] [--share 1/3] [--results FILE] [--seconds 60] [--minutes 10] [--again] [--markdown FILE] [--picture FILE]
 
-Hypothesis finds a failing program with the state machine of `kvproof.properties.machine`, and shrinks it. The same first failing program then goes to the other two. Each must
+Hypothesis finds a failing program with the state machine of `kvproof.properties.machine`, and shrinks it. The same first failing program then goes to the other two; where Hypothesis
+finds none, they get one of the swarm. Each must
 keep the law that the program breaks, and none gets more than `--seconds` for it. `runs` counts the programs that were run to shrink it, to the end: ours and delta debugging run some more only to see that nothing
 smaller fails; `reached` counts those until the final length was there. Delta debugging is ddmin (Zeller and Hildebrandt 2002) over the operations.
 
@@ -13,8 +14,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,15 +25,16 @@ from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import seed as seeded
 from hypothesis.internal.conjecture import engine
 from hypothesis.stateful import run_state_machine_as_test
-from rich.console import Console
-from rich.table import Table
+from shrinking_report import Finish, Race, drawn, markdown, show
 
 from kvproof.fuzz.bugs import BUGS, SeededBug
+from kvproof.fuzz.engine import Search, Tally, run_seed
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
 from kvproof.fuzz.shrink import Shrinker, breaks
 from kvproof.fuzz.simpler import Candidate, Ops
+from kvproof.impl.checker import read_capabilities
 from kvproof.models.ops import Op
-from kvproof.properties.lockstep import LawBroken, run
+from kvproof.properties.lockstep import OP_SECONDS, LawBroken, run
 from kvproof.properties.machine import cache_machine
 
 RESULTS = Path(".kvproof/shrinking.jsonl")
@@ -40,25 +42,6 @@ RESULTS = Path(".kvproof/shrinking.jsonl")
 
 class Late(Exception):
     """The time of a shrinker is over."""
-
-
-class Finish(msgspec.Struct, frozen=True):
-    """How one shrinker ended."""
-
-    operations: int
-    runs: int
-    seconds: float
-    reached: int
-    """Runs until it had a program of that length."""
-
-
-class Race(msgspec.Struct, frozen=True):
-    """One program and what the three made of it; without a program where Hypothesis found nothing to shrink."""
-
-    bug: str
-    law: str = ""
-    start: Program | None = None
-    finishes: dict[str, Finish] = {}
 
 
 class Watch:
@@ -175,41 +158,33 @@ def by_kvproof(bug: SeededBug, start: Candidate, law: str, limit_seconds: float)
     return Finish(len(short.ops), shrinker.runs, time.monotonic() - began, shrinker.reached)
 
 
+def by_swarm(bug: SeededBug, seed: int, seconds: float) -> tuple[str, Candidate] | None:
+    """The law and the program of the first failure that the swarm finds, unshrunk."""
+    search = Search(bug.adapter, bug.name, read_capabilities(bug.adapter), 1, 1, 0.0, OP_SECONDS, None, frozenset())
+    deadline = time.monotonic() + seconds
+    for index in itertools.count():
+        found = run_seed(search, f"race:{seed}:{index}", Tally())
+        if found is not None and found.program.violation is not None:
+            return found.program.violation.law, Candidate(found.program.config, found.program.ops)
+        if time.monotonic() > deadline:
+            return None
+    raise AssertionError
+
+
 def race(bug: SeededBug, seed: int, examples: int, limit_seconds: float) -> Race:
-    """All three on one bug."""
+    """All three on one bug; without Hypothesis where it finds no failing program."""
     watch, seconds = by_hypothesis(bug, seed, examples, limit_seconds)
-    if not watch.failing:
+    finishes = {}
+    if watch.failing:
+        law, start = watch.law, watch.failing[0]
+        finishes["hypothesis"] = Finish(min(len(candidate.ops) for candidate in watch.failing), watch.runs, seconds, watch.reached)
+    elif (found := by_swarm(bug, seed, limit_seconds)) is not None:
+        law, start = found
+    else:
         return Race(bug.name)
-    start = watch.failing[0]
-    finishes = {
-        "kvproof": by_kvproof(bug, start, watch.law, limit_seconds),
-        "hypothesis": Finish(min(len(candidate.ops) for candidate in watch.failing), watch.runs, seconds, watch.reached),
-        "ddmin": by_ddmin(bug, start, watch.law, limit_seconds),
-    }
-    return Race(bug.name, watch.law, Program(FORMAT, f"bug:{bug.name}", start.config, start.ops), finishes)
-
-
-def summary(races: list[Race]) -> str:
-    """Who was shorter, and by how much."""
-    lines = []
-    for other in ("hypothesis", "ddmin"):
-        pairs = [(race.finishes["kvproof"], race.finishes[other]) for race in races]
-        shorter = sum(ours.operations < theirs.operations for ours, theirs in pairs)
-        equal = sum(ours.operations == theirs.operations for ours, theirs in pairs)
-        fewer = sum(ours.runs < theirs.runs for ours, theirs in pairs)
-        sooner = sum(ours.reached <= theirs.reached for ours, theirs in pairs)
-        lines.append(
-            f"Against {other}: shorter on {shorter}, equal on {equal}, longer on {len(pairs) - shorter - equal} of {len(pairs)}; "
-            f"fewer runs on {fewer}, its final length reached in no more runs on {sooner}."
-        )
-    for name in ("kvproof", "hypothesis", "ddmin"):
-        ends = [race.finishes[name] for race in races]
-        operations, runs = statistics.mean(end.operations for end in ends), statistics.median(end.runs for end in ends)
-        reached, seconds = statistics.median(end.reached for end in ends), statistics.median(end.seconds for end in ends)
-        lines.append(
-            f"{name}: {operations:.2f} operations on average; in the median {runs:g} runs, {reached:g} to reach them, {seconds:.2f} s."
-        )
-    return "\n".join(lines)
+    finishes["kvproof"] = by_kvproof(bug, start, law, limit_seconds)
+    finishes["ddmin"] = by_ddmin(bug, start, law, limit_seconds)
+    return Race(bug.name, law, Program(FORMAT, f"bug:{bug.name}", start.config, start.ops), finishes)
 
 
 def kept_races(results: Path) -> dict[str, Race]:
@@ -235,19 +210,6 @@ def again(race: Race, limit_seconds: float) -> Race:
     return msgspec.structs.replace(race, finishes=finishes)
 
 
-def show(races: list[Race]) -> None:
-    """The table and who won."""
-    table = Table("bug", "law", "from", "kvproof", "hypothesis", "ddmin", title="operations (runs, of these to reach them)", box=None)
-    for one in races:
-        assert one.start is not None
-        ends = (f"{end.operations} ({end.runs}, {end.reached})" for end in one.finishes.values())
-        table.add_row(one.bug, one.law, str(len(one.start.ops)), *ends)
-    console = Console()
-    console.print(table)
-    if races:
-        console.print(summary(races))
-
-
 def share_of(text: str) -> list[str]:
     """`2/3`: the second of three shares of the bugs."""
     part, parts = map(int, text.split("/"))
@@ -265,6 +227,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="the most that each shrinker gets for one program [60]")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no race after that")
     parser.add_argument("--again", action="store_true", help="race ours anew on the programs that are kept")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw who came how far, as SVG (extra `plots`)")
     arguments = parser.parse_args()
     kept, deadline = kept_races(arguments.results), time.monotonic() + 60 * arguments.minutes
     names = [name for name in arguments.share if arguments.only in name]
@@ -278,10 +242,15 @@ def main() -> None:
         else:
             continue
         keep(arguments.results, kept[name])
-    show([kept[name] for name in names if name in kept and kept[name].start is not None])
+    raced = [kept[name] for name in names if name in kept and kept[name].start is not None]
+    show(raced)
+    if arguments.markdown:
+        arguments.markdown.write_text(markdown(raced))
+    if arguments.picture:
+        drawn(raced, arguments.picture)
     missed = [name for name in names if name in kept and kept[name].start is None]
     if missed:
-        print(f"Hypothesis found no failing program in {arguments.examples} for: {', '.join(missed)}.")
+        print(f"No failing program was found for: {', '.join(missed)}.")
     if any(name not in kept for name in names):
         print("Not all were raced; the same command goes on.")
 
