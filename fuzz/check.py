@@ -1,8 +1,8 @@
 """Spend a budget on a target and answer every law.
 
-Each worker draws programs from the swarm generator, and now and then a long one that serves requests, or a batch from the Hypothesis machine; program i of seed s is the
-same whoever runs it. When a law breaks, its program is shrunk at once, and the search goes on for a moment: other programs often shrink to something shorter, or break a
-law nearer to the cause.
+Each worker runs the programs of seeds (`engine` says how one is drawn), and now and then a batch from the Hypothesis machine; program i of seed s is the same whoever
+runs it. When a law breaks, its program is shrunk at once, and the search goes on for a moment: other programs often shrink to something shorter, or break a law nearer to
+the cause.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from kvproof.fuzz.engine import Found, Search, Tally, hypothesis_batch, run_seed, run_serving
+from kvproof.fuzz.engine import Found, Search, Tally, hypothesis_batch, run_seed
 from kvproof.fuzz.processes import forking, process_context
 from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.shrink import shrink, shrink_fault, shrink_hang
 from kvproof.fuzz.verdicts import Finding, Report, law_verdicts
 from kvproof.impl.checker import AdapterFault, call_of, read_capabilities
 from kvproof.models.laws import BY_NAME, LAWS
-from kvproof.properties.lockstep import OP_SECONDS
+from kvproof.properties.lockstep import OP_SECONDS, show_life_to
 
 BUDGETS: Final[dict[str, float]] = {"quick": 10.0, "ci": 30.0, "nightly": 600.0}
 """Seconds of search for each named budget."""
@@ -43,9 +43,6 @@ HANG_SHRINK_OP_SECONDS: Final = 0.5
 
 HYPOTHESIS_SHARE: Final = 0.12
 """Share of its time that each worker gives to the Hypothesis machine. It is several times slower than the swarm, but its bundles lean elsewhere."""
-
-SERVING_EVERY: Final = 100
-"""One program in so many is a long one, of a scheduler that serves requests: about a tenth of the operations."""
 
 SHRINKS_PER_LAW: Final = 6
 """How many programs that break the same law a worker shrinks."""
@@ -125,8 +122,7 @@ def work_of(
             machine_seconds += time.monotonic() - now
         else:
             starts(index)
-            run_next = run_serving if index % SERVING_EVERY == SERVING_EVERY - 1 else run_seed
-            found = run_next(search, f"{search.seed}:{index}", tally)
+            found = run_seed(search, f"{search.seed}:{index}", tally)
             index += search.workers
         if found is not None:
             yield found
@@ -272,7 +268,7 @@ class Worker(msgspec.Struct):
     process: Any
     number: int
     heard: float
-    """When it last gave a sign of life, on the monotonic clock."""
+    """When it last sent anything, on the monotonic clock. In the middle of a long program it only gives signs of life."""
 
 
 def _run_processes(search: Search, gathering: Gathering) -> None:
@@ -280,24 +276,25 @@ def _run_processes(search: Search, gathering: Gathering) -> None:
     context: Any = process_context()
     stop = context.Value("d", float("inf"))
     starts = context.Array("q", search.workers)
+    beats = context.Array("d", search.workers, lock=False)
     running: dict[Connection, Worker] = {}
     with forking():
         for number in range(search.workers):
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(search, number, stop, starts, theirs), daemon=True)
+            process = context.Process(target=_work, args=(search, number, stop, starts, beats, theirs), daemon=True)
             process.start()
             theirs.close()
             running[ours] = Worker(process, number, time.monotonic())
     try:
         while running:
-            _receive(search, gathering, running, starts)
+            _receive(search, gathering, running, starts, beats)
             stop.value = gathering.stop_at()
     finally:
         for worker in running.values():
             worker.process.kill()
 
 
-def _receive(search: Search, gathering: Gathering, running: dict[Connection, Worker], starts: Any) -> None:  # noqa: ANN401 -- a shared array
+def _receive(search: Search, gathering: Gathering, running: dict[Connection, Worker], starts: Any, beats: Any) -> None:  # noqa: ANN401 -- shared arrays
     for ready in wait(list(running), timeout=REPORT_SECONDS):
         assert isinstance(ready, Connection)
         worker = running[ready]
@@ -318,7 +315,7 @@ def _receive(search: Search, gathering: Gathering, running: dict[Connection, Wor
         worker.heard = time.monotonic()
     patience = 3 * search.op_seconds + WORKER_SHRINK_SECONDS + 10
     for connection, worker in list(running.items()):
-        if time.monotonic() - worker.heard > patience:
+        if time.monotonic() - max(worker.heard, beats[worker.number]) > patience:
             worker.process.kill()
             del running[connection]
             what = f"gave no sign of life for {patience:.0f} s"
@@ -328,10 +325,14 @@ def _receive(search: Search, gathering: Gathering, running: dict[Connection, Wor
     gathering.tell("swarm")
 
 
-def _work(search: Search, number: int, stop: Any, starts: Any, connection: Connection) -> None:  # noqa: ANN401 -- shared values of multiprocessing
+def _work(search: Search, number: int, stop: Any, starts: Any, beats: Any, connection: Connection) -> None:  # noqa: ANN401 -- shared values of multiprocessing
     def note(index: int) -> None:
         starts[number] = index
 
+    def alive() -> None:
+        beats[number] = time.monotonic()
+
+    show_life_to(alive)
     with suppress(BrokenPipeError, KeyboardInterrupt):
         try:
             for message in work_of(search, number, lambda: stop.value, note):

@@ -1,13 +1,15 @@
 """One program on a target, and what came of it. Every search is made of these: `check` spends a budget on them, a campaign runs them for hours on many machines.
 
-A program is drawn by the swarm generator from its seed alone, or made out of kept programs (`mutants`); then it is drained. Now and then a scheduler that serves requests
-draws a long one (`serving`). The Hypothesis machine makes batches.
+The seed of a program says which generator draws it: the swarm, from the seed alone or out of kept programs (`mutants`), or, one time in a hundred, a scheduler that serves
+requests and draws a long one (`serving`). Either is drained at its end. So a check, a campaign, a cluster and a replay of a seed all run the same program. The Hypothesis
+machine makes batches.
 """
 
 from __future__ import annotations
 
 import random
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -40,6 +42,9 @@ MACHINE_STEPS: Final = 40
 
 SERVING_LENGTH: Final = 400
 """Operations of a long program: enough to fill a pool several times over."""
+
+SERVING_EVERY: Final = 100
+"""One seed in so many is that of a long program: about a tenth of the operations."""
 
 Kind = Literal["violation", "fault", "hang"]
 
@@ -92,9 +97,12 @@ class Ran(msgspec.Struct):
 Driver = Callable[..., Lockstep]
 """Builds the lockstep driver of a program: `Lockstep`, or a class of its own that also notes what is about to run."""
 
+Draw = Callable[[Spec], Iterable[Op]]
+"""Draws the operations of a program, each from the spec as it stands once the one before has run."""
+
 
 def run_seed(search: Search, seed: str, tally: Tally) -> Found | None:
-    """Run the swarm program of `seed`, and count it."""
+    """Run the program of `seed`, and count it."""
     return run_program(search, seed, tally, watch=False).found
 
 
@@ -111,14 +119,38 @@ def run_program(
 ) -> Ran:
     """Run the program of `seed`, and count it. With `parents` it may be made out of one or two of them; the same seed and parents give the same program.
 
-    `known`: situations that are not new. `choices` makes the choices instead of a generator seeded with `seed`.
+    `known`: situations that are not new. `choices` makes the choices of the swarm instead of a generator seeded with `seed`.
     """
-    rng = choices or random.Random(seed)
-    made = mutant(rng, parents) if parents else None
-    config = Config(rng, search.capabilities) if made is None else made.config
+    if choices is None and is_long(seed):
+        pool, draw = _served(search.capabilities, random.Random(seed))
+    else:
+        pool, draw = _swarmed(search.capabilities, choices or random.Random(seed), parents)
+    return _run(search, _program(search, seed, pool), tally, draw, driver=driver, watch=watch, known=known)
+
+
+def is_long(seed: str) -> bool:
+    """Whether the program of `seed` is a long one. It is a property of the seed, so that a seed says all that is needed to run its program again."""
+    return zlib.crc32(seed.encode()) % SERVING_EVERY == 0
+
+
+def _served(capabilities: Capabilities, rng: random.Random) -> tuple[PoolConfig, Draw]:
+    pool = serving_pool(rng, capabilities)
 
     def drawn(spec: Spec) -> Iterator[Op]:
-        swarm = Swarm(rng, search.capabilities, num_blocks=config.num_blocks, block_size=config.block_size)
+        serving = Serving(rng, capabilities, num_blocks=pool.num_blocks, block_size=pool.block_size)
+        yield from islice(serving.ops(spec), SERVING_LENGTH)
+        yield from drain(rng, spec, serving.next_seq)
+
+    return pool, drawn
+
+
+def _swarmed(capabilities: Capabilities, rng: random.Random, parents: Sequence[Program]) -> tuple[PoolConfig, Draw]:
+    made = mutant(rng, parents) if parents else None
+    config = Config(rng, capabilities) if made is None else made.config
+    pool = PoolConfig(config.num_blocks, config.block_size)
+
+    def drawn(spec: Spec) -> Iterator[Op]:
+        swarm = Swarm(rng, capabilities, num_blocks=pool.num_blocks, block_size=pool.block_size)
         if made is not None:
             swarm.go_on(made.ops, made.more)
             yield from made.ops
@@ -126,15 +158,7 @@ def run_program(
             yield op
         yield from drain(rng, spec, swarm.next_seq)
 
-    return _run(search, _program(search, seed, config), tally, drawn, driver=driver, watch=watch, known=known)
-
-
-def run_serving(search: Search, seed: str, tally: Tally) -> Found | None:
-    """Run the long program of `seed`, and count it."""
-    rng = random.Random(seed)
-    pool = serving_pool(rng, search.capabilities)
-    serving = Serving(rng, search.capabilities, num_blocks=pool.num_blocks, block_size=pool.block_size)
-    return _run(search, _program(search, seed, pool), tally, lambda spec: islice(serving.ops(spec), SERVING_LENGTH), watch=False).found
+    return pool, drawn
 
 
 def run_kept(search: Search, program: Program, tally: Tally, *, driver: Driver = Lockstep) -> Ran:
@@ -147,7 +171,7 @@ def _run(
     search: Search,
     program: Program,
     tally: Tally,
-    draw: Callable[[Spec], Iterable[Op]],
+    draw: Draw,
     *,
     driver: Driver = Lockstep,
     watch: bool = True,
@@ -209,5 +233,5 @@ def hypothesis_batch(search: Search, seed: str, tally: Tally, database: ExampleD
     return Found(kind, _program(search, seed, pool, found.ops, violation=found.violation, fault=found.fault or found.hang))
 
 
-def _program(search: Search, seed: str, pool: Config | PoolConfig, ops: Sequence[Op] = (), **shown: object) -> Program:
-    return Program(FORMAT, search.name, PoolConfig(pool.num_blocks, pool.block_size), tuple(ops), seed, **shown)  # type: ignore[arg-type]
+def _program(search: Search, seed: str, pool: PoolConfig, ops: Sequence[Op] = (), **shown: object) -> Program:
+    return Program(FORMAT, search.name, pool, tuple(ops), seed, **shown)  # type: ignore[arg-type]

@@ -40,10 +40,11 @@ class Mutant(msgspec.Struct, frozen=True):
 
 
 def parents_of(rng: random.Random, corpus: Sequence[Program]) -> tuple[Program, ...]:
-    """Some programs of `corpus`, which is in the order in which they were kept, to make new ones of."""
-    if len(corpus) <= PARENTS:
-        return tuple(corpus)
-    return (*rng.sample(corpus[-NEWEST:], PARENTS // 2), *rng.sample(corpus, PARENTS // 2))
+    """Some programs of `corpus`, which is in the order in which they were kept, to make new ones of. A longer one than a mutant may take over would lose what it was kept for."""
+    able = [program for program in corpus if len(program.ops) <= MOST_MUTANT_OPS]
+    if len(able) <= PARENTS:
+        return tuple(able)
+    return (*rng.sample(able[-NEWEST:], PARENTS // 2), *rng.sample(able, PARENTS // 2))
 
 
 def mutant(rng: random.Random, parents: Sequence[Program]) -> Mutant | None:

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.database import InMemoryExampleDatabase
 from toys import DoubleFree, Faulty, Leaky, Toy
-from toys_more import Deaf, Dying
+from toys_more import Deaf, Dying, Slow, Tiring
 
 from kvproof.fuzz.bugs import BUGS
 from kvproof.fuzz.campaigns import conductor as conductor_module
@@ -35,14 +35,24 @@ from kvproof.fuzz.campaigns.prune import cover, prune
 from kvproof.fuzz.campaigns.records import Record, collected, merge, totals
 from kvproof.fuzz.campaigns.store import Store, directory, untouched
 from kvproof.fuzz.campaigns.work import Worker
-from kvproof.fuzz.engine import Search, Tally, run_kept, run_program
+from kvproof.fuzz.engine import SERVING_LENGTH, Search, Tally, is_long, run_kept, run_program
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
 from kvproof.impl.checker import read_capabilities
 from kvproof.impl.production.adapter import SynchronousAdapter
 from kvproof.models.ops import Admit, Extend, Fork, Release
 from kvproof.models.spec import Violation
 
-TARGETS = {"toy": Toy, "leaky": Leaky, "dying": Dying, "deaf": Deaf, "faulty": Faulty, "double": DoubleFree, "sync": SynchronousAdapter}
+TARGETS = {
+    "toy": Toy,
+    "leaky": Leaky,
+    "dying": Dying,
+    "deaf": Deaf,
+    "faulty": Faulty,
+    "double": DoubleFree,
+    "sync": SynchronousAdapter,
+    "tiring": Tiring,
+    "slow": Slow,
+}
 
 
 def find(name: str) -> type:
@@ -259,6 +269,30 @@ def test_a_failure_of_kvproof_itself_ends_the_campaign(monkeypatch):
         run_campaign("toy", programs=20)
 
 
+LONG_BATCH = 5
+"""The first batch of a campaign with seed 1 that has a long program among its first ten."""
+
+
+def test_what_only_a_long_program_shows_is_found_and_its_seed_replays_it():
+    [seed] = [seed for index in range(10) if is_long(seed := f"1:{LONG_BATCH}:{index}")]
+    found = run_program(search_of("tiring"), seed, Tally()).found
+    assert found is not None
+    assert len(found.program.ops) > 100
+    conductor = run_campaign("tiring", programs=10 * LONG_BATCH)
+    assert conductor.findings == {}, "short programs do not show it"
+    conductor = run_campaign("tiring", programs=10 * LONG_BATCH + 10)
+    [finding] = conductor.findings.values()
+    assert finding.law == found.program.violation.law
+    assert conductor.records["c", LONG_BATCH].seed == f"1:{LONG_BATCH}"
+
+
+def test_a_long_program_in_a_process_of_its_own_is_the_same():
+    [seed] = [seed for index in range(10) if is_long(seed := f"1:{LONG_BATCH}:{index}")]
+    ran = run_program(search_of("sync"), seed, Tally())
+    assert len(ran.program.ops) > SERVING_LENGTH / 2
+    assert seed_apart(search_of("sync"), seed).ran == ran
+
+
 # -- what kills or blocks a worker ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -281,6 +315,22 @@ def test_a_program_that_blocks_its_process_is_found(monkeypatch):
     conductor = run_campaign("deaf", programs=10, batch=10, op_seconds=0.2)
     [finding] = conductor.findings.values()
     assert "gave no sign of life" in finding.reason
+
+
+def test_a_long_program_of_a_slow_cache_is_no_stall(monkeypatch):
+    monkeypatch.setattr("kvproof.fuzz.campaigns.crew.SLACK_SECONDS", -2.8)  # a patience of 0.8 s
+    order = Order(0, "swarm", next(f"1:{number}" for number in range(999) if is_long(f"1:{number}:0")), 1)
+    crew = LocalCrew(Job("slow", 0.2), find, "c", workers=1)
+    begun = time.monotonic()
+    try:
+        crew.give(0, order)
+        while not (answers := crew.wait(1.0)):
+            pass
+    finally:
+        crew.close()
+    assert time.monotonic() - begun > 2 * crew._patience(order)
+    [(_, answer)] = answers
+    assert isinstance(answer, Result)
 
 
 def test_a_program_in_a_process_of_its_own_gives_what_it_gives_here():

@@ -9,13 +9,13 @@ import time
 import msgspec
 import pytest
 from toys import DoubleFree, Faulty, Hanging, Leaky, Refusing, Silent, Toy
-from toys_more import Deaf, Dying, Everything, Greedy, Stepping, Swallowing
+from toys_more import Deaf, Dying, Everything, Greedy, Slow, Stepping, Swallowing
 
 from kvproof import Capabilities
 from kvproof.fuzz import check as check_module
 from kvproof.fuzz import engine
 from kvproof.fuzz.check import BUDGETS, Gathering, Progress, check, work_of
-from kvproof.fuzz.engine import Search, Tally, run_seed
+from kvproof.fuzz.engine import SERVING_EVERY, SERVING_LENGTH, Search, Tally, is_long, run_seed
 from kvproof.fuzz.verdicts import Report, law_verdicts
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.laws import CACHE_LAWS
@@ -345,6 +345,27 @@ def test_a_worker_that_blocks_its_alarm_is_an_error_of_the_target(monkeypatch):
     assert "A worker process gave no sign of life" in report.error
     assert "the target blocks it." in report.error
     assert time.monotonic() - start < 15
+
+
+def test_a_worker_with_a_long_program_of_a_slow_cache_is_not_stalled(monkeypatch):
+    monkeypatch.setattr(check_module, "WORKER_SHRINK_SECONDS", -9.8)  # a patience of 0.8 s
+    index = next(index for index in range(999) if is_long(f"1:{index}") and not index % 2)
+    monkeypatch.setattr(check_module, "work_of", lambda search, *_: iter([long_alone(search, f"1:{index}")]))
+    report = checked(Slow, workers=2, op_seconds=0.2)
+    assert report.seconds > 2
+    assert (report.verdict, report.error, report.programs) == ("held", "", 2)
+
+
+def long_alone(search, seed):
+    tally = Tally()
+    assert run_seed(search, seed, tally) is None
+    assert tally.operations > SERVING_LENGTH / 2
+    return tally
+
+
+def test_one_seed_in_a_hundred_is_that_of_a_long_program():
+    seeds = [f"{seed}:{index}" for seed in range(3) for index in range(100 * SERVING_EVERY)]
+    assert 270 < sum(map(is_long, seeds)) < 330
 
 
 def test_no_process_is_left_behind():

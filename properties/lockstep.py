@@ -13,7 +13,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NoReturn
@@ -244,8 +244,23 @@ class _Watch:
 
     beats = 0
 
+    def __init__(self) -> None:
+        self.alive: Callable[[], None] = lambda: None
+
 
 _WATCH = _Watch()
+
+
+def show_life_to(told: Callable[[], None]) -> None:
+    """Have `told` called about ten times within the time limit of an operation, for as long as operations come to an end: whoever waits for this process can then tell a
+    long program, or one that is being shrunk, from a stall.
+    """
+    _WATCH.alive = told
+
+
+def sign_of_life() -> None:
+    """Tell whoever waits that work goes on, where the operations run in another process."""
+    _WATCH.alive()
 
 
 @contextmanager
@@ -264,6 +279,8 @@ def time_limit(op_seconds: float) -> Iterator[None]:
         nonlocal beats, ticks
         ticks = ticks + 1 if _WATCH.beats == beats else 0
         beats = _WATCH.beats
+        if not ticks:
+            _WATCH.alive()
         if ticks >= 10:
             ticks = 0
             raise Hung(f"one operation ran for more than {op_seconds:g} s")

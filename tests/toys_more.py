@@ -220,6 +220,29 @@ class Deaf(Toy):
         time.sleep(3600)
 
 
+class Tiring(Toy):
+    """Loses a block of every sequence that is released after its hundredth extend: no short program comes that far."""
+
+    extends = 0
+
+    def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:
+        self.extends += 1
+        return super().extend(seq, count, drafts)
+
+    def release(self, seq: int, reason: str) -> None:
+        if self.extends > 100:
+            self.rows[seq] = self.rows[seq][1:]
+        super().release(seq, reason)
+
+
+class Slow(Toy):
+    """Takes its time over every operation."""
+
+    def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:
+        time.sleep(0.02)
+        return super().extend(seq, count, drafts)
+
+
 class Greedy(Toy):
     """Gives every sequence one block too many, which breaks `tight`, and forgets that it did when it gives them back."""
 

@@ -22,7 +22,7 @@ from kvproof.fuzz.shrink import Shrinker
 from kvproof.fuzz.simpler import Candidate
 from kvproof.impl.checker import call_of
 from kvproof.models.ops import AnyOp, Op
-from kvproof.properties.lockstep import Lockstep, Result
+from kvproof.properties.lockstep import Lockstep, Result, sign_of_life
 
 PATIENCE: Final = 3.0
 """How many time limits of an operation a process may be silent before it counts as stalled: its own alarm should have stopped it after one."""
@@ -202,6 +202,7 @@ class _Messages:
             if not data:
                 return False
             heard = time.monotonic()
+            sign_of_life()
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 self._take(msgspec.json.decode(line, type=_Message))

@@ -18,6 +18,7 @@ from kvproof.fuzz.campaigns.devices import CANARY_SECONDS, ORDER_SECONDS, device
 from kvproof.fuzz.campaigns.orders import Answer, Failed, Job, Lost, Order, Result
 from kvproof.fuzz.campaigns.work import SHRINK_SECONDS, Find, Worker
 from kvproof.fuzz.processes import forking, process_context
+from kvproof.properties.lockstep import show_life_to
 
 SEED_BYTES: Final = 96
 """Room for the seed of the program that a worker runs, in shared memory and in its file."""
@@ -176,11 +177,15 @@ def _work(
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt), _Notebook(note) as write:
 
+        def alive() -> None:
+            beat.value = time.monotonic()
+
         def starts(program: str) -> None:
             seed.value = program.encode()[: SEED_BYTES - 1]
-            beat.value = time.monotonic()
+            alive()
             write(program)
 
+        show_life_to(alive)
         worker = Worker(job, find, campaign, starts)
         while True:
             order = msgspec.msgpack.decode(connection.recv_bytes(), type=Order)
