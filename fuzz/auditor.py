@@ -99,6 +99,8 @@ class Auditor:
         """What made the state unknown; empty while every operation is accounted for."""
         self.ended = ""
         """Why nothing more is judged; empty while it goes on."""
+        self.ended_with: int | None = None
+        """The last operation that was judged, where operations after it were only followed."""
         self._proved_before: dict[str, int] = {}
         """How often those laws were put to the test before the first fault of which nothing can be told after it."""
         self._spec = self._fresh()
@@ -121,7 +123,7 @@ class Auditor:
         return spec
 
     def judge(self, step: Step) -> str:
-        """Judge one operation; a full sentence where the trace itself cannot be right, empty otherwise."""
+        """Judge one operation; a full sentence where the trace itself cannot be right, empty otherwise. Once the audit has `ended` it is followed, and no law is told any more."""
         self.operations += 1
         spec, op, change = self._spec, step.op, step.change
         if self.adrift:
@@ -142,11 +144,12 @@ class Auditor:
             violation = spec.judge(op, step.outcome, change)
         except ContractBroken as error:
             return f"line {step.line}: {error}"
-        if violation is not None:
+        if violation is not None and not self.ended:
             self._break(violation, step)
         aside = spec.aside
-        if aside is not None and len(aside.blocks) > len(spec.universe) * MOST_ASIDE:
+        if aside is not None and len(aside.blocks) > len(spec.universe) * MOST_ASIDE and not self.ended:
             self.ended = "more than half of the pool is accused, or touched by what is"
+            self.ended_with = step.number
         return ""
 
     def _enabled(self, op: Op) -> bool:
@@ -200,14 +203,16 @@ class Auditor:
 
     def notes(self) -> list[str]:
         """What was not judged, and why, in full sentences."""
-        return [*self._notes_on_consequences(), *self._notes_on_lost_lines()]
+        return [*self.notes_on_consequences(), *self._notes_on_lost_lines()]
 
-    def _notes_on_consequences(self) -> list[str]:
+    def notes_on_consequences(self) -> list[str]:
+        """What is not judged after a fault."""
         aside = self._spec.aside
         if self.breach is None:
             return []
         if self.ended:
-            return [f"The audit ended with operation {self.operations - 1}: {self.ended}."]
+            last = self.operations - 1 if self.ended_with is None else self.ended_with
+            return [f"The audit ended with operation {last}: {self.ended}."]
         assert aside is not None, "without it the audit ends at the first fault"
         blocks = f"{wording.counted(len(aside.blocks), 'block')} of {len(self._spec.universe)}"
         told = (

@@ -197,6 +197,115 @@ def test_one_planted_violation_is_found_where_it_is(served, change, laws, tmp_pa
     assert (breach.law in laws, breach.line, breach.operation) == (True, number + 1, number - 1)
 
 
+@pytest.fixture(scope="module")
+def pipelined(tmp_path_factory):
+    """The same on the asynchronous cache: a step is begun before the one before has ended, so that device work never drains."""
+    path = tmp_path_factory.mktemp("pipelined") / "trace.jsonl"
+    rng = random.Random(7)
+    pool = {"num_blocks": 48, "block_size": 4}
+    system = tuple(rng.randrange(1000) for _ in range(9))
+    with record(ProductionAdapter(**pool), path, **pool) as cache:
+        numbers, rest = itertools.count(), {}
+        batches = [[], []]
+        for turn in range(500):
+            batch = batches[turn % 2]
+            for seq in list(batch):
+                cache.commit(seq, 0)
+                rest[seq] -= 1
+                if rest[seq]:
+                    cache.append(seq, (rng.randrange(1000),))
+                    cache.extend(seq, 1)
+                else:
+                    cache.release(seq, "finish")
+                    batch.remove(seq)
+            while len(batch) < 2:
+                seq = next(numbers)
+                rest[seq] = rng.randrange(2, 12)
+                cache.admit(seq, system[: rng.choice((0, 4, 9))] + (rng.randrange(1000), rng.randrange(1000)))
+                cache.match(seq)
+                cache.extend(seq, 11)
+                batch.append(seq)
+            step = cache.begin_step()
+            if turn:
+                cache.end_step(before)
+            before = step
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def lose(line):
+    """A block of a finished sequence is on no list of the books."""
+    return leak(line) if line["op"]["op"] in ("release", "endstep") else None
+
+
+def vanish(line):
+    """A free block is on no list any more, whatever is done to others."""
+    return line | {"free": {"left": [47]}} if line["op"]["op"] == "append" and "free" not in line else None
+
+
+def count_free(line):
+    """A block that is given back is still counted."""
+    counts = line.get("refcounts", [])
+    if line["op"]["op"] == "release" and line.get("free", {}).get("joined") and counts and counts[-1][1] == 0:
+        return line | {"refcounts": [*counts[:-1], [counts[-1][0], 1]]}
+    return None
+
+
+def keep_entry(line):
+    """A matchable block is handed out and stays matchable, and no event says otherwise."""
+    if line["op"]["op"] == "extend" and line["op"]["count"] == 1 and line.get("cached", {}).get("left"):
+        return {key: value for key, value in line.items() if key != "cached"} | {"events": []}
+    return None
+
+
+def publish_open(line):
+    """The block that a pass has just begun is matchable at once."""
+    if line["op"]["op"] == "extend" and line["op"]["count"] == 1 and line.get("tables") and not line.get("cached"):
+        block = line["tables"][0][4][-1]
+        return line | {"cached": {"joined": [block]}, "events": [["stored", [block]]]}
+    return None
+
+
+@pytest.mark.parametrize(
+    ("change", "law"),
+    [
+        (lose, "pool-conserved"),
+        (vanish, "pool-conserved"),
+        (count_free, "refcount-equals-holders"),
+        (keep_entry, "eviction-forgets"),
+        (publish_open, "published-is-committed"),
+    ],
+)
+def test_device_work_that_never_drains_hides_nothing(pipelined, change, law, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"".join(pipelined))
+    assert audit(path).verdict == "proved"
+    lines, number = planted(pipelined, change)
+    path.write_bytes(b"".join(lines))
+    (breach,) = audit(path).violations
+    assert (breach.law, breach.line) == (law, number + 1)
+
+
+def test_a_block_that_the_table_lacks_is_no_second_fault(pipelined, tmp_path):
+    """The free list and the counts say that it was taken, and the device's table has it: all of that goes with the fault of the table."""
+
+    def forget(line):
+        return (
+            {key: value for key, value in line.items() if key != "tables"} if line["op"]["op"] == "extend" and line.get("tables") else None
+        )
+
+    def mislead(line):
+        if line["op"]["op"] != "extend" or not line.get("tables") or not line["tables"][0][4] or line["op"]["count"] != 1:
+            return None
+        (seq, group, start, stop, blocks), *more = line["tables"]
+        return line | {"tables": [[seq, group, start, stop, [*blocks[:-1], (blocks[-1] + 20) % 48]], *more]}
+
+    for change in (forget, mislead):
+        lines, number = planted(pipelined, change)
+        path = tmp_path / "trace.jsonl"
+        path.write_bytes(b"".join(lines))
+        assert [breach.line for breach in audit(path).violations] == [number + 1]
+
+
 def planted_all(served, *changes):
     """The lines with each change planted in its own part of the trace, and the line numbers of a file at which they were."""
     lines, places = list(served), []

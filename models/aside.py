@@ -36,7 +36,7 @@ OF_BOOKS: Final = frozenset(
 )
 """Laws on books: they name holders who did nothing wrong, and whose other blocks may still be judged."""
 
-OF_TABLES: Final = frozenset({"release-once", "truncate-exact", "tail-waste-bounded", "committed-is-covered"})
+OF_TABLES: Final = frozenset({"release-once", "truncate-exact", "tail-waste-bounded", "committed-is-covered", "mirror-follows"})
 """Laws on what an operation does to a whole table: a cache may stumble over any block in it."""
 
 
@@ -73,6 +73,7 @@ class Aside:
             sequences = {*accused.sequences, *self._spec.seen.was} - self.sequences
         for seq in sequences:
             blocks |= self._own_blocks(seq)
+        blocks |= self._unexplained() - self.blocks
         self.sequences |= sequences
         self._set_aside(blocks)
         return bool(blocks or sequences)
@@ -124,6 +125,13 @@ class Aside:
         taken = {block for entry, block in seen.unlisted if entry[0] == seq}
         tables = seen.tables.get(seq, ())
         return taken | {block for block in listed_blocks(tables) if all(entry[0] == seq for entry in owners[block])}
+
+    def _unexplained(self) -> set[int]:
+        """The blocks that this operation took from the free list, or counted, although nobody lists them: whoever should is what went wrong."""
+        seen = self._spec.seen
+        change, free = seen.last, seen.books.kept_free
+        taken = {*(change.free.left if change.free else ()), *(block for block, count in (change.refcounts or {}).items() if count)}
+        return {block for block in taken & self._spec.universe if block not in self._spec.owners and block not in free}
 
     def _set_aside(self, blocks: set[int]) -> None:
         if blocks:

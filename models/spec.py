@@ -26,6 +26,7 @@ from kvproof.models.agenda import Agenda
 from kvproof.models.aside import Aside
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.checks import Broken
+from kvproof.models.deferrals import Deferrals
 from kvproof.models.evidence import NO_EVIDENCE, Evidence
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.memory import GhostMemory, Work
@@ -159,8 +160,8 @@ class Spec:
         """Passes that were extended and are neither committed, abandoned nor (if released in flight) finished."""
         self.steps: list[list[Pass]] = []
         """The passes of each open step, oldest step first."""
-        self.deferrals: dict[int, int] = {}
-        """block -> how often a holder let go of it while work was out or a step was open. A cache may go on counting it, or keep it back, until all has drained."""
+        self.deferrals = Deferrals()
+        """Drops of blocks while work was out or a step was open: a cache may go on counting them, or keep the blocks back, for a while."""
         self.awaited: set[int] = set()
         """Those of them that launched work still touches, so that they must be kept back."""
         self.unowned = 0
@@ -174,6 +175,10 @@ class Spec:
         """Matchable blocks that this operation handed out."""
         self.past_evictions: deque[Evicted] = deque(maxlen=16)
         """The last such blocks of earlier operations."""
+        self.handed: set[int] = set()
+        """The blocks that this operation handed out, so that what they held is lost."""
+        self.finer_units = False
+        """Whether the books ever called a block matchable that was not full: its cache publishes units finer than a block."""
         self.any_drop = False
         """Whether any holder has let go of any block so far."""
         self.seen = Observed(len(self.block_sizes))
@@ -204,6 +209,8 @@ class Spec:
         if self.evicted:
             self.past_evictions.extend(self.evicted)
             self.evicted.clear()
+        if self.handed:
+            self.handed.clear()
         self.idle_release = False
         if self.aside is not None:
             self.aside.begin()
@@ -284,7 +291,7 @@ class Spec:
 
     def pins(self, block: int) -> int:
         """How many holders of `block` besides tables a cache may count: passes out, their copies, and drops deferred until they finish."""
-        pins = self.deferrals.get(block, 0)
+        pins = self.deferrals.count(block)
         for out in self.passes:
             pins += (block in out.listed) + (block in out.copied)
         return pins
@@ -650,6 +657,7 @@ class Spec:
             self._finish(out)
 
     def _finish(self, out: Pass) -> None:
+        out.over = True
         self.passes.remove(out)
         self.agenda.finished.append(out)
         self._work_is_over(out)
@@ -665,13 +673,13 @@ class Spec:
             self.recency.settle(out.listed, self.step)
 
     def _forget_deferrals(self) -> None:
-        """Once device work has drained nothing may be kept back; while a step is open, a cache need not know which blocks it touches."""
-        if not self.passes and not self.steps:
+        """Once the device work of that time is over nothing may be kept back; while a step is open, a cache need not know which blocks it touches."""
+        forgotten = self.deferrals.forget(self.passes, self.steps)
+        if forgotten:
             if self.lru:
-                self.recency.settle(self.deferrals, self.step)
-            self.agenda.unpinned.update(self.deferrals)
-            self.deferrals.clear()
-            self.awaited.clear()
+                self.recency.settle(forgotten, self.step)
+            self.agenda.unpinned.update(forgotten)
+            self.awaited.difference_update(forgotten)
 
     def _take_blocks(self, sequence: Sequence, computed: int, filled: Set[int], shared: Set[int] = NO_BLOCKS) -> None:
         """Judge and clear every block that `sequence` was handed: newly listed, and not there for tokens that are already computed.
@@ -686,6 +694,7 @@ class Spec:
             if block in filled or index * self.block_sizes[group] >= computed:
                 self.ask(checks.handed_out, sequence, group, index, block)
                 self.memory.clear(block, "reused")
+                self.handed.add(block)
 
     def _handed(self, sequence: Sequence) -> list[tuple[int, int, int]]:
         """(group, index, block) of every block that this operation put into a table of `sequence` where it was not listed before."""
@@ -784,7 +793,7 @@ class Spec:
         if isinstance(op, Release):
             self.memory.forgotten.pop(block, None)
         if self.capabilities.steps and (self.passes or self.steps):
-            self.deferrals[block] = self.deferrals.get(block, 0) + 1
+            self.deferrals.add(block)
             if any(out.launched and block in out.blocks for out in self.passes):
                 self.awaited.add(block)
 

@@ -66,6 +66,8 @@ class Pass(msgspec.Struct, eq=False):
     """Sources and destinations of its copies."""
     launched: bool = False
     finished: bool = False
+    over: bool = False
+    """Whether it is committed, abandoned, or, where its sequence was released, finished."""
     _blocks: frozenset[int] | None = None
     _listed: frozenset[int] | None = None
 

@@ -92,7 +92,7 @@ class _Renamed:
             self._contents(block) if self._is_readable(block) else (),
             memory.forgotten.get(block),
             block in memory.proven,
-            block in spec.deferrals,
+            spec.deferrals.age(block),
             block in spec.awaited,
             books.refcounts is not None and books.refcounts.get(block, 0),
             books.cached is not None and block in books.cached,

@@ -10,7 +10,7 @@ Lines carry what changed since the line before, so that a million operations sta
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -94,6 +94,9 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """When the recording began: ISO 8601, in UTC."""
 
 
+Nanoseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class Free(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How the ordered free list changed: `left` are removed, then each (index, blocks) of `joined` is inserted, at the end where the index is null. Or `is`: all of it."""
 
@@ -125,8 +128,8 @@ class Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     i: int
     op: AnyOp
     out: Answer = None
-    at: int | None = None
-    took: int | None = None
+    at: Nanoseconds | None = None
+    took: Nanoseconds | None = None
     tables: tuple[Slice, ...] = ()
     refcounts: tuple[tuple[int, int], ...] | UnsetType | None = UNSET
     free: Free | UnsetType | None = UNSET

@@ -70,6 +70,8 @@ class Reader:
         self.notes: list[str] = []
         """What is odd about the file as a whole, in full sentences."""
         self._unfold = Unfold(self.header)
+        self._clock: int | None = 0
+        """The latest time on any line so far; None once the clock has gone back."""
         self._lines: dict[int, tuple[int, Line]] = {}
         """Lines that came too early, by the number of their operation."""
         if self.header.part:
@@ -140,8 +142,19 @@ class Reader:
             change = self._unfold.change(line)
         except ValueError as error:
             return Trouble(number, f"line {number} is damaged: {error}")
+        if line.at is not None and self._clock is not None:
+            self._follow_clock(number, line.at)
         free = None if line.free is msgspec.UNSET else line.free
         return Step(line.i, number, line.op, line.out, change, line.at, line.took, free)
+
+    def _follow_clock(self, number: int, at: int) -> None:
+        if self._clock is not None and at < self._clock:
+            self.notes.append(
+                f"The clock goes back on line {number}, from {self._clock:,} to {at:,} ns: no law needs it, but times and durations may be wrong."
+            )
+            self._clock = None
+        else:
+            self._clock = at
 
     def _end(self, end: End, number: int, expected: int) -> Iterator[Item]:
         if end.end > expected and not self._lines:

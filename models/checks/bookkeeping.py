@@ -65,6 +65,10 @@ def refcounts(spec: Spec, counts: dict[int, int]) -> None:
         if count < 0:
             raise Broken("release-once", f"the reference count of block {block} is {count}", blocks=(block,))
         pins = spec.pins(block)
+        if count > listed == 0 and block in (spec.seen.books.free or ()):
+            raise Broken(
+                "refcount-equals-holders", f"the reference count of block {block} is {count}, but it is on the free list", blocks=(block,)
+            )
         if not listed <= count <= listed + pins:
             holders = ", ".join(f"sequence {seq}" for seq, _, _ in spec.owners.get(block, ())) or "nobody"
             pinned = f" and device work may pin it {pins} times" if pins else ""
@@ -133,7 +137,7 @@ def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | Non
         agenda.kept_back.discard(block)
         lost.discard(block)
         if block not in free and block not in owners:
-            (agenda.kept_back if spec.pins(block) else lost).add(block)
+            (agenda.kept_back if _may_be_kept_back(spec, block, retiring) else lost).add(block)
     agenda.places.clear()
     spare = len(spec.universe) - spec.usable
     if len(lost) > spare:
@@ -146,6 +150,16 @@ def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | Non
         )
     spec.exercised["pool-conserved"] += 1
     spec.exercised["ledger-adds-up"] += 1
+
+
+def _may_be_kept_back(spec: Spec, block: int, retiring: set[int] | None) -> bool:
+    """Whether device work may keep `block`, which nobody lists, out of the free list. A cache that shows what waits for device work has to show it there, or count its holder."""
+    if not spec.pins(block):
+        return False
+    if retiring is None or block in retiring or any(block in out.copied for out in spec.passes):
+        return True
+    counts = spec.seen.books.refcounts
+    return counts is not None and counts.get(block, 0) > 0
 
 
 def matchable_blocks(spec: Spec, cached: set[int]) -> None:
@@ -170,7 +184,38 @@ def matchable_blocks(spec: Spec, cached: set[int]) -> None:
                 blocks=(block,),
                 slots=((block, 0),),
             )
+        if not _is_full(spec, block):
+            _finer_unit(spec, block)
     spec.agenda.matchable.clear()
+
+
+def _is_full(spec: Spec, block: int) -> bool:
+    """Whether every slot of `block` holds a token that is no draft."""
+    first, content = block * spec.memory.stride, spec.memory.slots[block * spec.memory.stride]
+    size = spec.block_sizes[content % len(spec.block_sizes)]
+    slots = range(first, first + size)
+    return spec.memory.slots[slots[-1]] != EMPTY and spec.memory.drafts.isdisjoint(slots)
+
+
+def _finer_unit(spec: Spec, block: int) -> None:
+    """A block that is not full is matchable only where a cache publishes finer units: not because it was before it was handed out, and not from the pass on that begins it."""
+    if spec.finer_units:
+        return
+    if block in spec.handed and spec.seen.was_cached(block):
+        raise Broken(
+            "eviction-forgets",
+            f"block {block} was handed out anew and is not full yet, but the cache still counts it as matchable, as it did before",
+            blocks=(block,),
+        )
+    writer = next((out for out in spec.passes if any(spec.memory.block_of(slot) == block for slot, _ in out.work.writes)), None)
+    if writer is not None:
+        raise Broken(
+            "published-is-committed",
+            f"the cache counts block {block} as matchable, but it is open: the pass of sequence {writer.seq} that writes there is not committed, and does not fill it",
+            blocks=(block,),
+            sequences=(writer.seq,),
+        )
+    spec.finer_units = True
 
 
 def _why_empty(spec: Spec, block: int) -> Why:
