@@ -17,7 +17,7 @@ from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import OP_TYPES, Extend, Op, Release, op_name
-from kvproof.models.outcomes import Grant
+from kvproof.models.outcomes import Grant, Refused
 from kvproof.properties.lockstep import LawBroken, Lockstep
 
 FAULTY = (
@@ -103,6 +103,20 @@ def test_a_cache_that_claims_nothing_is_driven_by_what_every_cache_has():
     ops = served(Endless, 1, 200, PoolConfig(10_000, 4)).ops
     assert {op_name(op) for op in ops} <= {"admit", "extend", "commit", "append", "release"}
     assert not any(op.drafts for op in ops if isinstance(op, Extend))
+
+
+def test_an_engine_that_takes_no_tokens_at_once_goes_on_being_served():
+    class OneByOne(ProductionAdapter):
+        """Samples one token at a time, as SGLang does."""
+
+        def append(self, seq, tokens):
+            if len(tokens) > 1:
+                raise Refused
+            super().append(seq, tokens)
+
+    for seed in range(4):
+        run = served(OneByOne, seed, SERVING_LENGTH, PoolConfig(24, 4))
+        assert run.refusals["append"] > 0
 
 
 @pytest.mark.parametrize("name", FAULTY)
