@@ -105,7 +105,10 @@ class Serving:
         if sequence.swapped:
             yield SwapIn(seq)
         left = len(sequence.known) - sequence.computed
-        if sequence.swapped or left < 1:
+        if sequence.swapped:
+            return
+        if left < 1:
+            yield Append(seq, self._tokens(1))  # the last append was refused: an engine may not take several tokens at once
             return
         if self.capabilities.prefix and not sequence.computed and rng.random() < 0.7:
             yield Match(seq)

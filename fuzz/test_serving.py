@@ -17,8 +17,8 @@ from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import OP_TYPES, Extend, Op, Release, op_name
-from kvproof.models.outcomes import Grant
-from kvproof.properties.lockstep import LawBroken, Lockstep
+from kvproof.models.outcomes import Grant, Refused
+from kvproof.properties.lockstep import LawBroken, Lockstep, time_limit
 
 FAULTY = (
     "evictable-count-drifts",
@@ -28,6 +28,41 @@ FAULTY = (
     "swap-in-stops-halfway",
 )
 """Bugs that need a full pool, or a history."""
+
+
+class Endless(CacheAdapter):
+    """Never runs out: every sequence gets what it asks for, and gives nothing back."""
+
+    def __init__(self, *, num_blocks: int, block_size: int) -> None:
+        self.size = block_size
+        self.free = list(range(num_blocks))
+        self.tables: dict[int, list[int]] = {}
+        self.lengths: dict[int, int] = {}
+
+    @classmethod
+    def capabilities(cls) -> Capabilities:
+        return Capabilities(capacity=10_000, max_blocks=10_000)
+
+    def admit(self, seq, prompt, namespace):
+        self.tables[seq], self.lengths[seq] = [], 0
+
+    def extend(self, seq, count, drafts=()):
+        self.lengths[seq] += count
+        while len(self.tables[seq]) * self.size < self.lengths[seq]:
+            self.tables[seq].append(self.free.pop())
+        return Grant()
+
+    def commit(self, seq, accepted):
+        pass
+
+    def append(self, seq, tokens):
+        pass
+
+    def release(self, seq, reason):
+        self.tables[seq], self.lengths[seq] = [], 0
+
+    def block_table(self, seq, group=0):
+        return self.tables[seq]
 
 
 def served(target: type, seed: int, length: int, pool: PoolConfig | None = None) -> Lockstep:
@@ -66,43 +101,23 @@ def test_the_same_seed_draws_the_same_program():
 
 
 def test_a_cache_that_claims_nothing_is_driven_by_what_every_cache_has():
-    class Endless(CacheAdapter):
-        """Never runs out: every sequence gets what it asks for, and gives nothing back."""
-
-        def __init__(self, *, num_blocks: int, block_size: int) -> None:
-            self.size = block_size
-            self.free = list(range(num_blocks))
-            self.tables: dict[int, list[int]] = {}
-            self.lengths: dict[int, int] = {}
-
-        @classmethod
-        def capabilities(cls) -> Capabilities:
-            return Capabilities(capacity=10_000, max_blocks=10_000)
-
-        def admit(self, seq, prompt, namespace):
-            self.tables[seq], self.lengths[seq] = [], 0
-
-        def extend(self, seq, count, drafts=()):
-            self.lengths[seq] += count
-            while len(self.tables[seq]) * self.size < self.lengths[seq]:
-                self.tables[seq].append(self.free.pop())
-            return Grant()
-
-        def commit(self, seq, accepted):
-            pass
-
-        def append(self, seq, tokens):
-            pass
-
-        def release(self, seq, reason):
-            self.tables[seq], self.lengths[seq] = [], 0
-
-        def block_table(self, seq, group=0):
-            return self.tables[seq]
-
     ops = served(Endless, 1, 200, PoolConfig(10_000, 4)).ops
     assert {op_name(op) for op in ops} <= {"admit", "extend", "commit", "append", "release"}
     assert not any(op.drafts for op in ops if isinstance(op, Extend))
+
+
+def test_an_engine_that_takes_no_tokens_at_once_goes_on_being_served():
+    class OneByOne(Endless):
+        """Samples one token at a time, as SGLang does."""
+
+        def append(self, seq, tokens):
+            if len(tokens) > 1:
+                raise Refused
+
+    for seed in range(8):
+        with time_limit(5):
+            run = served(OneByOne, seed, SERVING_LENGTH, PoolConfig(10_000, 4))
+        assert run.refusals["append"] > 0
 
 
 @pytest.mark.parametrize("name", FAULTY)

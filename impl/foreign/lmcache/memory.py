@@ -39,6 +39,8 @@ class Tensors(EngineAdapter):
         self.shape, self.dtype = torch.Size([CHUNK_BYTES]), torch.uint8
         self.allocator = self.make(torch.zeros(num_blocks * CHUNK_BYTES, dtype=torch.uint8), align_bytes=CHUNK_BYTES)
         self.parent = {"parent_allocator": self.allocator} if "parent_allocator" in inspect.signature(self.make.allocate).parameters else {}
+        self.in_pieces = hasattr(getattr(self.allocator, "address_manager", None), "batched_allocate")
+        """Whether a batch may lie in several pieces. Before, one that finds no room in one piece is no news: LMCache evicts and tries again."""
         self.block_size = block_size
         self.known: dict[int, int] = {}
         self.computed: dict[int, int] = {}
@@ -55,11 +57,11 @@ class Tensors(EngineAdapter):
         self.known[seq], self.computed[seq], self.held[seq] = len(prompt), 0, []
 
     def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:
-        """`allocate` for one chunk more; for several, `batched_allocate` where a batch need not lie in one piece (since there is an address manager)."""
+        """`allocate` for one chunk more; for several, `batched_allocate` where a batch need not lie in one piece (since the address manager takes batches)."""
         end = min(self.computed[seq] + count, self.known[seq])
         needed = blocks_for(end, self.block_size) - len(self.held[seq])
         if needed:
-            self.held[seq] += self._batch(needed) if needed > 1 and hasattr(self.allocator, "address_manager") else self._singly(needed)
+            self.held[seq] += self._batch(needed) if needed > 1 and self.in_pieces else self._singly(needed)
         self.out[seq] = end
         return Grant()
 
