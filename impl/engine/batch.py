@@ -52,7 +52,17 @@ class Batch:
     @property
     def decodes(self) -> bool:
         """Whether every sequence computes one token."""
-        return all(len(work.tokens) == 1 for work in self.passes)
+        return self.most_queries == 1
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, known on the host: reading `seq_lens` there would wait for the device."""
+        return max(work.end for work in self.passes)
+
+    @property
+    def most_queries(self) -> int:
+        """The most new tokens of a sequence, known on the host as well."""
+        return max(len(work.tokens) for work in self.passes)
 
     def split(self, rows: Tensor) -> dict[int, Tensor]:
         """The rows of each sequence."""

@@ -36,8 +36,12 @@ class Kernels(Protocol):
         scale: float,
         query_lens: Tensor | None = None,
         window: int | None = None,
+        max_tokens: int | None = None,
+        max_queries: int | None = None,
     ) -> Tensor:
-        """Attention of each query over its sequence."""
+        """Attention of each query over its sequence. No sequence has more than `max_tokens`, nor more than `max_queries` of them new: kernels
+        size their launches by what the host knows, since reading lengths would wait for the device.
+        """
 
     def copy_layers(self, pools: Sequence[KVPool], pairs: Tensor) -> None:
         """The same blocks in all layers."""
@@ -88,10 +92,21 @@ class Store:
         tables, window = batch.groups[group].tables, self.windows[group]
         if pool.latent_size is not None:
             # Latent kernels decode only: every row is a sequence that ends with it.
-            rows = torch.repeat_interleave(torch.arange(len(tables), device=tables.device), batch.query_lens)
+            rows = torch.repeat_interleave(
+                torch.arange(len(tables), device=tables.device), batch.query_lens, output_size=len(batch.positions)
+            )
             return self.kernels.attend(pool, query, tables[rows], (batch.positions + 1).to(torch.int32), scale=self.scale)
-        lens = None if batch.decodes else batch.query_lens
-        return self.kernels.attend(pool, query, tables, batch.seq_lens, scale=self.scale, query_lens=lens, window=window)
+        return self.kernels.attend(
+            pool,
+            query,
+            tables,
+            batch.seq_lens,
+            scale=self.scale,
+            query_lens=None if batch.decodes else batch.query_lens,
+            window=window,
+            max_tokens=batch.longest,
+            max_queries=batch.most_queries,
+        )
 
     def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
         """(group, source, destination) blocks, with everything that belongs to them."""

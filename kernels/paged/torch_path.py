@@ -70,6 +70,8 @@ class PagedTorch(PagedKernels):
         window: int | None = None,
         sinks: torch.Tensor | None = None,
         soft_cap: float | None = None,
+        max_tokens: int | None = None,  # noqa: ARG002 - a bound for those who do not read the lengths
+        max_queries: int | None = None,  # noqa: ARG002 - the same
     ) -> torch.Tensor:
         """Each sequence's tokens gathered by its table, then softmax over what each query sees."""
         out = torch.zeros(*query.shape[:-1], pool.value.shape[-1], dtype=query.dtype, device=query.device)
