@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.database import InMemoryExampleDatabase
+from hypothesis.database import DirectoryBasedExampleDatabase, InMemoryExampleDatabase
 from toys import DoubleFree, Faulty, Leaky, Toy
 from toys_more import Deaf, Dying, Slow, Tiring
 
@@ -536,6 +536,18 @@ def test_a_value_that_was_cut_off_is_written_again(tmp_path):
     assert new_store(database=directory(tmp_path)).records() == {}
     new_store(database=directory(tmp_path)).keep_record(record)
     assert new_store(database=directory(tmp_path)).records() == {("c", 0): record}
+
+
+def test_the_directory_of_a_store_is_one_that_hypothesis_reads_and_writes(tmp_path):
+    ours, theirs = directory(tmp_path), DirectoryBasedExampleDatabase(tmp_path)
+    ours.save(b"key", b"one")
+    theirs.save(b"key", b"two")
+    ours.save(b"key", b"two")
+    assert sorted(theirs.fetch(b"key")) == sorted(ours.fetch(b"key")) == [b"one", b"two"]
+    ours.move(b"key", b"other", b"one")
+    ours.delete(b"key", b"two")
+    ours.delete(b"key", b"never kept")
+    assert (list(ours.fetch(b"key")), list(theirs.fetch(b"key")), list(theirs.fetch(b"other"))) == ([], [], [b"one"])
 
 
 def test_a_full_disk_is_told_and_leaves_no_half_value(tmp_path, monkeypatch):

@@ -54,6 +54,11 @@ SAVE_SHARE: Final = 20
 @click.option("--steps", type=click.IntRange(0, 3), help="Most open steps.")
 @click.option("--drafts", type=click.IntRange(0, 4), help="Most drafts of a pass.")
 @click.option(
+    "--rename-tokens/--keep-tokens",
+    default=None,
+    help="States that differ only in the names of token values are the same, for a cache that only compares tokens.",
+)
+@click.option(
     "--without", multiple=True, metavar="OPERATION", help="Leave out an operation, by its name in programs; may be given several times."
 )
 @click.option("--seconds", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Stop after this time.")

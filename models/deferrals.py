@@ -45,10 +45,9 @@ class Deferrals:
         """How many drops of `block` are excused."""
         return self._counts.get(block, 0)
 
-    def age(self, block: int) -> int:
-        """How many periods ago `block` was first let go of, of those that are remembered; -1 if it was not."""
-        ages = range(len(self._periods) - 1, -1, -1)
-        return next((age for age, blocks in zip(ages, self._periods, strict=True) if block in blocks), -1)
+    def left(self, block: int) -> int:
+        """To the end of how many periods, the current one included, a drop of `block` is excused; 0 if none is."""
+        return next((PERIODS - age for age, blocks in enumerate(reversed(self._periods)) if block in blocks), 0)
 
     def add(self, block: int) -> None:
         """A holder let go of `block` while work was out."""

@@ -18,9 +18,9 @@ def test_a_drop_is_excused_until_nothing_is_out():
     deferrals, out = Deferrals(), a_pass()
     deferrals.add(7)
     assert list(deferrals.forget([out], [])) == []
-    assert (deferrals.count(7), deferrals.age(7), 7 in deferrals) == (1, 1, True)
+    assert (deferrals.count(7), deferrals.left(7), 7 in deferrals) == (1, PERIODS - 1, True)
     assert list(deferrals.forget([], [])) == [7]
-    assert (deferrals.count(7), deferrals.age(7), bool(deferrals)) == (0, -1, False)
+    assert (deferrals.count(7), deferrals.left(7), bool(deferrals)) == (0, 0, False)
 
 
 def test_where_something_is_always_out_a_drop_outlives_what_was_out_with_it_and_what_came_next():

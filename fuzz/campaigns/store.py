@@ -1,6 +1,6 @@
 """What a campaign keeps: corpus, failures, records and open orders, in a Hypothesis example database.
 
-    Store(DirectoryBasedExampleDatabase(path), target="mypkg.kv:Adapter", campaign="...")
+    Store(directory(path), target="mypkg.kv:Adapter", campaign="...")
 
 A database is a set of values under each key, so saving twice changes nothing and several machines may save at once. Corpus and failures belong to the target: every campaign
 on it goes on from them. Records and open orders belong to one campaign. Values are JSON, but for the examples of Hypothesis, which are its own.
@@ -8,6 +8,8 @@ on it goes on from them. Records and open orders belong to one campaign. Values 
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -15,13 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
-from hypothesis.database import (
-    DirectoryBasedExampleDatabase,
-    ExampleDatabase,
-    InMemoryExampleDatabase,
-    MultiplexedDatabase,
-    ReadOnlyDatabase,
-)
+from hypothesis.database import ExampleDatabase, InMemoryExampleDatabase, MultiplexedDatabase, ReadOnlyDatabase
 
 from kvproof.fuzz.campaigns.faults import BadStore
 from kvproof.fuzz.campaigns.orders import Order
@@ -155,25 +151,50 @@ def directory(path: Path) -> ExampleDatabase:
     return WholeFiles(path)
 
 
-class WholeFiles(DirectoryBasedExampleDatabase):
-    """Hypothesis keeps quiet where a value cannot be written, and where its directory lies on another file system than the temporary ones, a process that is killed leaves half
+class WholeFiles(ExampleDatabase):
+    """A directory for each key and a file for each value, laid out as Hypothesis lays out its own, so that either reads what the other wrote.
+
+    Hypothesis keeps quiet where a value cannot be written, and where its directory lies on another file system than the temporary ones, a process that is killed leaves half
     a file that is never written again. Here a value is there in whole, or saving it raises OSError.
     """
 
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def fetch(self, key: bytes) -> Iterator[bytes]:
+        """The values under a key. One that is dropped meanwhile is left out."""
+        with contextlib.suppress(FileNotFoundError):
+            for place in sorted((self.path / _digest(key)).iterdir()):
+                with contextlib.suppress(FileNotFoundError):
+                    yield place.read_bytes()
+
     def save(self, key: bytes, value: bytes) -> None:
         """Keep a value."""
-        place = self._value_path(key, value)
-        if not (place.exists() and place.stat().st_size == len(value)):
-            place.parent.mkdir(exist_ok=True, parents=True)
-            handle, written = tempfile.mkstemp(dir=self.path)  # beside the keys, where nobody takes it for a value
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(value)
-                Path(written).replace(place)
-            except BaseException:
-                Path(written).unlink(missing_ok=True)
-                raise
-        super().save(key, value)
+        place = self._place(key, value)
+        if place.exists() and place.stat().st_size == len(value):
+            return
+        self.path.mkdir(exist_ok=True, parents=True)
+        handle, written = tempfile.mkstemp(dir=self.path)  # beside the keys, where nobody takes it for a value
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(value)
+            place.parent.mkdir(exist_ok=True)
+            Path(written).replace(place)
+        except BaseException:
+            Path(written).unlink(missing_ok=True)
+            raise
+
+    def delete(self, key: bytes, value: bytes) -> None:
+        """Drop a value, if it is there."""
+        self._place(key, value).unlink(missing_ok=True)
+
+    def _place(self, key: bytes, value: bytes) -> Path:
+        return self.path / _digest(key) / _digest(value)
+
+
+def _digest(name: bytes) -> str:
+    return hashlib.sha384(name).hexdigest()[:16]
 
 
 def untouched(database: ExampleDatabase) -> ExampleDatabase:

@@ -1,74 +1,146 @@
 """When two states are the same: up to the names of blocks and the numbers of sequences.
 
 A state is what spec and cache show together: for each sequence its namespace, tokens, computed count, pass, and table; for each block what its slots hold, its holders,
-and whether it is matchable, retiring, held back or forgotten; the free list in its order; which steps are open. Some things are left out, since they make every
+and whether it is matchable, retiring or forgotten; the free list in its order; which steps are open. Some things are left out, since they make every
 history a state of its own: when a block was last used beyond the order of the free list, how often a block was let go of while device work is out, what a block still
 holds that nobody lists, that is not matchable by the books and that no device work reaches, and what became of contents that are no longer anywhere.
+
+Of two states that differ only in which blocks the spec lets the cache hold back, and for how long, because they were let go of while device work was out, the one with fewer is judged
+more strictly: whatever the other could show wrong, it shows too. A key says so (`covers`), and a search need not go on from the other.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from itertools import groupby, permutations, product
-from typing import Any, TypeAlias
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
 
+from kvproof.models.deferrals import PERIODS
+from kvproof.models.ops import Namespace, Tokens
 from kvproof.models.spec import Spec
 from kvproof.models.state import Pass, Sequence
 
 Form: TypeAlias = tuple[Any, ...]
 """A state in plain values, with blocks and sequences renamed."""
 
+Order: TypeAlias = list[tuple[Form, Sequence]]
+"""Sequences, each with what it shows without its blocks."""
 
-def key(spec: Spec) -> bytes:
-    """16 bytes that are the same for equal states, and for no others that anybody will meet."""
-    return hashlib.blake2b(repr(form(spec)).encode(), digest_size=16).digest()
+Names: TypeAlias = Callable[[Iterable[int]], Tokens]
+"""Tokens under their names."""
 
+MOST_RENAMED: Final = 3
+"""Token values that are renamed at most: all orders of them are tried. With more, the values are their own names, and fewer states are the same."""
 
-def form(spec: Spec) -> Form:
-    """The least of the forms that a state has under all orders of its sequences."""
-    return min((_Renamed(spec, order).form() for order in _orders(spec)), key=repr)
+FORM_BYTES: Final = 16
+"""Of the digest of a form."""
 
-
-def _orders(spec: Spec) -> Iterable[list[Sequence]]:
-    """The orders of the sequences that could give the least form: only those that look alike without their blocks change places."""
-    plain = sorted(((repr(_plain(spec, sequence)), sequence) for sequence in spec.sequences.values()), key=lambda pair: pair[0])
-    alike = [[sequence for _, sequence in group] for _, group in groupby(plain, key=lambda pair: pair[0])]
-    for choice in product(*(permutations(group) for group in alike)):
-        yield [sequence for group in choice for sequence in group]
+KEY_BYTES: Final = 22
+"""Of a key: the digest, and three bits for each block, as many of them set as there are periods for which it may still be held back; no scope has more than 16 blocks."""
 
 
-def _plain(spec: Spec, sequence: Sequence) -> Form:
+def key(spec: Spec, *, rename_tokens: bool = False) -> bytes:
+    """Bytes that are the same for equal states, and for no others that anybody will meet. `rename_tokens`: the values of tokens are names too, as they are to a cache that
+    only compares them.
+    """
+    told, held_back = min(_Renamed(spec, order, tokens).told() for order, tokens in _arrangements(spec, rename_tokens))
+    return hashlib.blake2b(told.encode(), digest_size=FORM_BYTES).digest() + held_back.to_bytes(KEY_BYTES - FORM_BYTES)
+
+
+def covers(one: bytes, two: bytes) -> bool:
+    """Whether the state of key `one` is that of `two`, or the same and judged more strictly."""
+    return one[:FORM_BYTES] == two[:FORM_BYTES] and not _held_back(one) & ~_held_back(two)
+
+
+def _held_back(found: bytes) -> int:
+    return int.from_bytes(found[FORM_BYTES:])
+
+
+def _token_names(spec: Spec, rename: bool) -> Iterable[Names]:
+    """The names of tokens that could give the least form: themselves, or all there are for few values."""
+    values = sorted({token for sequence in spec.live.values() for token in sequence.known} | _shown_tokens(spec)) if rename else []
+    if not 0 < len(values) <= MOST_RENAMED:
+        return (tuple,)
+    return [partial(_renamed, dict(zip(order, range(len(order)), strict=True))) for order in permutations(values)]
+
+
+def _renamed(names: dict[int, int], tokens: Iterable[int]) -> Tokens:
+    return tuple([names[token] for token in tokens])
+
+
+def _shown_tokens(spec: Spec) -> set[int]:
+    """The tokens of drafts, of what lies in blocks, and of what was saved to another tier."""
+    memory, tree = spec.memory, spec.tree
+    contents = {content for content in (*memory.slots, *memory._launched) if content > 0}
+    contents |= {content for sequence in spec.live.values() for group in sequence.saved for _, content in group if content > 0}
+    nodes = {content // len(spec.block_sizes) for content in contents}
+    return {token for out in spec.passes for token in out.drafts}.union(*(tree.tokens(node) for node in nodes))
+
+
+def _arrangements(spec: Spec, rename_tokens: bool) -> Iterator[tuple[Order, Names]]:
+    """The orders of the sequences, and names of tokens, that could give the least form: what sequences show without their blocks decides first, and only those that look alike
+    change places.
+    """
+    named = [
+        (
+            sorted(
+                ((repr(plain := _plain(spec, sequence, tokens)), plain, sequence) for sequence in spec.sequences.values()),
+                key=itemgetter(0),
+            ),
+            tokens,
+        )
+        for tokens in _token_names(spec, rename_tokens)
+    ]
+    least = min([shown for shown, _, _ in rows] for rows, _ in named)
+    for rows, tokens in named:
+        if [shown for shown, _, _ in rows] == least:
+            alike = [[(plain, sequence) for _, plain, sequence in group] for _, group in groupby(rows, key=itemgetter(0))]
+            for choice in product(*(permutations(group) for group in alike)):
+                yield [one for group in choice for one in group], tokens
+
+
+def _plain(spec: Spec, sequence: Sequence, tokens: Names) -> Form:
     if sequence.gone:
-        return ("gone", tuple(_pass(out) for out in spec.passes if out.seq == sequence.seq))
+        return ("gone", tuple(_pass(out, tokens) for out in spec.passes if out.seq == sequence.seq))
     shapes = tuple(tuple(block is not None for block in table) for table in spec.tables(sequence))
-    namespace = tuple(spec_field for spec_field in _fields(sequence.namespace))
-    out = None if sequence.out is None else _pass(sequence.out)
-    return ("live", namespace, tuple(sequence.known), sequence.computed, sequence.asked, out, sequence.swapped, shapes)
+    out = None if sequence.out is None else _pass(sequence.out, tokens)
+    return ("live", _fields(sequence.namespace), tokens(sequence.known), sequence.computed, sequence.asked, out, sequence.swapped, shapes)
 
 
-def _pass(out: Pass) -> Form:
-    return (out.start, out.count, out.drafts, out.launched, out.finished, len(out.copied))
+def _pass(out: Pass, tokens: Names) -> Form:
+    return (out.start, out.count, tokens(out.drafts), out.launched, out.finished, len(out.copied))
 
 
-def _fields(namespace: Any) -> Iterable[str]:  # noqa: ANN401 -- a Namespace
-    return (f"{field}={value}" for field in namespace.__struct_fields__ if (value := getattr(namespace, field)) is not None)
+@cache
+def _fields(namespace: Namespace) -> tuple[str, ...]:
+    return tuple(f"{field}={value}" for field in namespace.__struct_fields__ if (value := getattr(namespace, field)) is not None)
 
 
 class _Renamed:
-    """A state with its sequences in a given order, and its blocks in the order in which they are met."""
+    """A state with its sequences in a given order, its tokens under other names, and its blocks in the order in which they are met."""
 
-    def __init__(self, spec: Spec, order: list[Sequence]) -> None:
+    def __init__(self, spec: Spec, order: Order, tokens: Names) -> None:
         self.spec = spec
         self.order = order
-        self.numbers = {sequence.seq: number for number, sequence in enumerate(order)}
+        self.tokens = tokens
+        self.numbers = {sequence.seq: number for number, (_, sequence) in enumerate(order)}
         self.names: dict[int, int] = {}
 
-    def form(self) -> Form:
+    def told(self) -> tuple[str, int]:
+        """The form, and as many bits for each block as there are periods for which the cache may still hold it back."""
+        told = repr(self._form())
+        deferrals = self.spec.deferrals
+        return told, sum(((1 << deferrals.left(block)) - 1) << PERIODS * self.names[block] for block in deferrals)
+
+    def _form(self) -> Form:
         spec, books = self.spec, self.spec.seen.books
-        sequences = tuple((_plain(spec, sequence), self._tables(spec.tables(sequence)), self._saved(sequence)) for sequence in self.order)
+        sequences = tuple((plain, self._tables(spec.tables(sequence)), self._saved(sequence)) for plain, sequence in self.order)
         passes = tuple(
-            (self.numbers[out.seq], _pass(out), self._tables(out.tables), self._blocks(sorted(out.copied))) for out in spec.passes
+            (self.numbers[out.seq], _pass(out, self.tokens), self._tables(out.tables), self._blocks(sorted(out.copied)))
+            for out in spec.passes
         )
         free = () if books.free is None else self._blocks(books.free)
         rest = sorted((repr(self._block(block)), block) for block in spec.universe if block not in self.names)
@@ -87,13 +159,11 @@ class _Renamed:
         return self.names.setdefault(block, len(self.names))
 
     def _block(self, block: int) -> Form:
-        spec, memory, books = self.spec, self.spec.memory, self.spec.seen.books
+        memory, books = self.spec.memory, self.spec.seen.books
         return (
             self._contents(block) if self._is_readable(block) else (),
             memory.forgotten.get(block),
             block in memory.proven,
-            spec.deferrals.age(block),
-            block in spec.awaited,
             books.refcounts is not None and books.refcounts.get(block, 0),
             books.cached is not None and block in books.cached,
             books.retiring is not None and block in books.retiring,
@@ -120,7 +190,7 @@ class _Renamed:
         if content <= 0:
             return content
         node, group = divmod(content, len(self.spec.block_sizes))
-        return (tuple(_fields(self.spec.tree.namespace(node))), self.spec.tree.tokens(node), group)
+        return (_fields(self.spec.tree.namespace(node)), self.tokens(self.spec.tree.tokens(node)), group)
 
     def _saved(self, sequence: Sequence) -> Form:
         return tuple(tuple((position, self._content(content)) for position, content in group) for group in sequence.saved)

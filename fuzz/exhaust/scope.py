@@ -37,7 +37,7 @@ from kvproof.models.state import Sequence
 
 class Scope(msgspec.Struct, frozen=True):
     """The bounds of a search. `length`: the most tokens that a sequence knows. `steps`: the most that are open. `drafts`: the most of one pass. `without`: operations
-    that are left out, by their names.
+    that are left out, by their names. `rename_tokens`: states that differ only in the names of token values are the same.
     """
 
     sequences: int = 2
@@ -49,15 +49,26 @@ class Scope(msgspec.Struct, frozen=True):
     steps: int = 1
     drafts: int = 1
     without: frozenset[str] = frozenset()
+    rename_tokens: bool = False
 
 
 SCOPES: Final[dict[str, Scope]] = {
     "tiny": Scope(sequences=1, blocks=2, tokens=1, namespaces=1, length=2, drafts=0),
     "one": Scope(sequences=1, blocks=3, tokens=2, namespaces=1, length=3, drafts=1),
+    "steps": Scope(
+        sequences=2,
+        blocks=3,
+        tokens=2,
+        namespaces=1,
+        length=2,
+        drafts=0,
+        without=frozenset({"append", "evict", "reset", "swapin", "swapout"}),
+        rename_tokens=True,
+    ),
     "small": Scope(sequences=2, blocks=3, tokens=2, namespaces=2, length=3, drafts=1),
     "large": Scope(sequences=3, blocks=4, tokens=2, namespaces=2, length=4, drafts=1),
 }
-"""`tiny` can be drawn, `one` ends in minutes; `small` and `large` go as deep as their time allows, and can be gone on with."""
+"""`tiny` can be drawn, `one` and `steps` end in minutes: `steps` is what two sequences can do with device work; `small` and `large` go as deep as their time allows, and can be gone on with."""
 
 
 def sentence(scope: Scope, capabilities: Capabilities) -> str:
@@ -73,8 +84,9 @@ def sentence(scope: Scope, capabilities: Capabilities) -> str:
         one.append(f"up to {counted(scope.drafts, 'draft')} in a pass" if scope.drafts else "no drafts")
     if capabilities.steps:
         one.append(f"up to {counted(scope.steps, 'open step')}")
+    renamed = "; states that differ only in the names of tokens are the same" if scope.rename_tokens and scope.tokens > 1 else ""
     left_out = f"; left out: {joined(sorted(scope.without))}" if scope.without else ""
-    return f"programs of {joined(one)}{left_out}"
+    return f"programs of {joined(one)}{left_out}{renamed}"
 
 
 def operations(spec: Spec, scope: Scope) -> Iterator[AnyOp]:

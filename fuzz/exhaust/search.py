@@ -12,6 +12,7 @@ work is out, since every other one leads there; of every new state where the cac
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import random
@@ -23,11 +24,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from kvproof.fuzz.exhaust.key import key
+from kvproof.fuzz.exhaust.key import FORM_BYTES, KEY_BYTES, covers, key
 from kvproof.fuzz.exhaust.scope import Scope, operations
 from kvproof.fuzz.programs import FORMAT, BadFile, PoolConfig, Program, write_whole
 from kvproof.impl.checker import AdapterFault, Hung, read_capabilities
@@ -37,7 +38,7 @@ from kvproof.models.spec import Spec, Violation
 from kvproof.properties.drain import drain
 from kvproof.properties.lockstep import OP_SECONDS, LawBroken, Lockstep, time_limit
 
-RULES: Final = 2
+RULES: Final = 3
 """Of what makes states the same; a search that was saved under other rules cannot go on."""
 
 REPORT_SECONDS: Final = 0.25
@@ -69,7 +70,7 @@ class Saved(msgspec.Struct, frozen=True):
     via: bytes
     """State -> the operation that led to it, 4 bytes each."""
     keys: bytes
-    """State -> its key, 16 bytes each."""
+    """State -> its key, KEY_BYTES each."""
     done: int
     """How many states were expanded."""
     transitions: int
@@ -95,6 +96,8 @@ class Search:
         self.via = array("i")
         self.depths = array("i")
         self.states: dict[bytes, int] = {}
+        self._alike: dict[bytes, list[bytes]] = {}
+        """The keys of states that differ only in what the cache may hold back, by the part that they share."""
         self.done = 0
         self.transitions = 0
         self.merged = 0
@@ -154,6 +157,17 @@ class Search:
             state = self.parents[state]
         return tuple(reversed(found))
 
+    def key(self, spec: Spec) -> bytes:
+        """What tells the state apart from others."""
+        return key(spec, rename_tokens=self.scope.rename_tokens)
+
+    def known(self, found: bytes) -> int | None:
+        """The state of that key, or one that is the same and judged at least as strictly."""
+        exact = self.states.get(found)
+        if exact is not None:
+            return exact
+        return next((self.states[other] for other in self._alike.get(found[:FORM_BYTES], ()) if covers(other, found)), None)
+
     def per_depth(self) -> list[int]:
         """How many states were first met after each number of operations."""
         return [count for _, count in sorted(Counter(self.depths).items())]
@@ -162,24 +176,25 @@ class Search:
 
     def _begin(self) -> None:
         lockstep = self._fresh()
-        self._add(key(lockstep.spec), 0, 0, 0)
+        self._add(self.key(lockstep.spec), 0, 0, 0)
         self._snapshot(0, lockstep)
 
     def _fresh(self) -> Lockstep:
         return Lockstep(self.target, num_blocks=self.scope.blocks, block_size=self.scope.block_size, capabilities=self.capabilities)
 
     def _expand(self, state: int) -> None:
-        lockstep = self.at(state)
+        again = self._copies(state)
+        lockstep = again()
         for number_tried, op in enumerate(list(operations(lockstep.spec, self.scope))):
             if number_tried:
-                lockstep = self.at(state)
+                lockstep = again()
             if not self._guarded(state, op, partial(lockstep.do, op)):
                 return
             self.transitions += 1
             self._count(lockstep)
             number = self._number(op)
-            found = key(lockstep.spec)
-            known = self.states.get(found)
+            found = self.key(lockstep.spec)
+            known = self.known(found)
             if known is not None:
                 self.merged += 1
             else:
@@ -224,18 +239,25 @@ class Search:
         """A cache and a spec in that state."""
         kept = self._kept.get(state)
         if kept is not None:
-            return _thaw(kept)
+            return _thaw(zlib.decompress(kept))
         lockstep = self._fresh()
         for op in self.program(state):
             lockstep.do(op)
         lockstep.spec.exercised.clear()
         return lockstep
 
+    def _copies(self, state: int) -> Callable[[], Lockstep]:
+        """Makes a cache and a spec in that state, as often as it is called."""
+        kept = self._kept.get(state)
+        if kept is not None:
+            return partial(_thaw, zlib.decompress(kept))
+        return partial(_thaw, _freeze(self.at(state))) if self._keep else partial(self.at, state)
+
     def _snapshot(self, state: int, lockstep: Lockstep) -> None:
         lockstep.spec.exercised.clear()
         if self._keep and len(self._kept) < MOST_KEPT:
             try:
-                self._kept[state] = _freeze(lockstep)
+                self._kept[state] = zlib.compress(_freeze(lockstep), 1)
             except Exception:  # noqa: BLE001 -- a cache that cannot be copied is run again from the beginning each time
                 self._keep = False
 
@@ -244,6 +266,7 @@ class Search:
 
     def _add(self, found: bytes, parent: int, number: int, depth: int) -> int:
         state = self.states[found] = len(self.states)
+        self._alike.setdefault(found[:FORM_BYTES], []).append(found)
         self.parents.append(parent)
         self.via.append(number)
         self.depths.append(depth)
@@ -299,7 +322,9 @@ class Search:
         search._numbers = {op: number for number, op in enumerate(saved.operations)}
         search.parents.frombytes(saved.parents)
         search.via.frombytes(saved.via)
-        search.states = {saved.keys[at : at + 16]: at // 16 for at in range(0, len(saved.keys), 16)}
+        search.states = {saved.keys[at : at + KEY_BYTES]: at // KEY_BYTES for at in range(0, len(saved.keys), KEY_BYTES)}
+        for found in search.states:
+            search._alike.setdefault(found[:FORM_BYTES], []).append(found)
         search.depths.append(0)
         for state in range(1, len(search.states)):
             search.depths.append(search.depths[search.parents[state]] + 1)
@@ -312,34 +337,35 @@ class Search:
 # -- copies of a running cache --------------------------------------------------------------------------------------------------------------------
 
 
-_LOCKS: Final = (type(threading.RLock()), type(threading.Lock()))
-
 _SHARED: dict[int, object] = {}
 """Capabilities, by their id: they may hold functions, and are the same for all copies."""
 
 
-class _Freezer(pickle.Pickler):
-    """Locks are made anew."""
-
-    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 -- what pickle wants
-        if isinstance(value, Capabilities):
-            _SHARED[id(value)] = value
-            return _shared, (id(value),)
-        if isinstance(value, _LOCKS):
-            return (threading.RLock if isinstance(value, _LOCKS[0]) else threading.Lock), ()
-        return NotImplemented
+def _reduce_capabilities(value: Capabilities) -> tuple[Callable[[int], object], tuple[int]]:
+    _SHARED[id(value)] = value
+    return _shared, (id(value),)
 
 
 def _shared(number: int) -> object:
     return _SHARED[number]
 
 
+class _Freezer(pickle.Pickler):
+    """Locks are made anew."""
+
+    dispatch_table = copyreg.dispatch_table | {
+        Capabilities: _reduce_capabilities,
+        type(threading.RLock()): lambda _: (threading.RLock, ()),
+        type(threading.Lock()): lambda _: (threading.Lock, ()),
+    }
+
+
 def _freeze(lockstep: Lockstep) -> bytes:
     file = io.BytesIO()
     _Freezer(file, protocol=5).dump(lockstep)
-    return zlib.compress(file.getvalue(), 1)
+    return file.getvalue()
 
 
 def _thaw(frozen: bytes) -> Lockstep:
-    lockstep: Lockstep = pickle.loads(zlib.decompress(frozen))  # noqa: S301 -- made by ourselves
+    lockstep: Lockstep = pickle.loads(frozen)  # noqa: S301 -- made by ourselves
     return lockstep
