@@ -206,7 +206,7 @@ def pipelined(tmp_path_factory):
     system = tuple(rng.randrange(1000) for _ in range(9))
     with record(ProductionAdapter(**pool), path, **pool) as cache:
         numbers, rest = itertools.count(), {}
-        batches = [[], []]
+        batches, before = [[], []], None
         for turn in range(500):
             batch = batches[turn % 2]
             for seq in list(batch):
@@ -221,12 +221,12 @@ def pipelined(tmp_path_factory):
             while len(batch) < 2:
                 seq = next(numbers)
                 rest[seq] = rng.randrange(2, 12)
-                cache.admit(seq, system[: rng.choice((0, 4, 9))] + (rng.randrange(1000), rng.randrange(1000)))
+                cache.admit(seq, (*system[: rng.choice((0, 4, 9))], rng.randrange(1000), rng.randrange(1000)))
                 cache.match(seq)
                 cache.extend(seq, 11)
                 batch.append(seq)
             step = cache.begin_step()
-            if turn:
+            if before is not None:
                 cache.end_step(before)
             before = step
     return path.read_bytes().splitlines(keepends=True)
