@@ -29,6 +29,10 @@ PROGRESS_LINES: Final = 4096
 """How often progress is told."""
 
 
+MOST_TROUBLES: Final = 200
+"""How many lines that something is wrong with are told one by one: a file may have a million of them."""
+
+
 class AuditReport(msgspec.Struct):
     """The answer of an audit, and what `--json` writes."""
 
@@ -51,6 +55,25 @@ class AuditReport(msgspec.Struct):
         return {"proved": 0, "broken": 1}[self.verdict]
 
 
+class Troubles:
+    """What is wrong with lines of the file: the first ones as sentences, and how many more there are."""
+
+    def __init__(self) -> None:
+        self._sentences: list[str] = []
+        self._more = 0
+
+    def add(self, sentence: str) -> None:
+        """Something is wrong with one more line."""
+        if len(self._sentences) < MOST_TROUBLES:
+            self._sentences.append(sentence)
+        else:
+            self._more += 1
+
+    def told(self) -> list[str]:
+        """The sentences, in the order of the file."""
+        return [*self._sentences, *([f"Something is wrong with {wording.counted(self._more, 'more line')}."] if self._more else [])]
+
+
 def audit(path: Path, *, tolerant: bool = False, first: bool = False, on_progress: Callable[[int, int], None] | None = None) -> AuditReport:
     """Audit the trace at `path`, all its parts: the first fault of every broken law, or with `first` the first fault alone.
 
@@ -60,7 +83,7 @@ def audit(path: Path, *, tolerant: bool = False, first: bool = False, on_progres
     begun = time.perf_counter()
     reader = Reader(path)
     auditor, gauge = Auditor(reader.header, onward=not first), Gauge(reader.header)
-    troubles: list[str] = []
+    troubles: Troubles = Troubles()
     with _without_collector():
         for step in _sound_steps(reader, auditor, troubles, tolerant=tolerant):
             gauge.take(step, auditor.spec)
@@ -77,13 +100,13 @@ def audit(path: Path, *, tolerant: bool = False, first: bool = False, on_progres
         auditor.breaches,
         auditor.operations,
         round(time.perf_counter() - begun, 3),
-        troubles,
+        troubles.told(),
         [*([] if auditor.ended else reader.notes), *auditor.notes()],
         gauge.figures(),
     )
 
 
-def _sound_steps(reader: Reader, auditor: Auditor, troubles: list[str], *, tolerant: bool) -> Iterator[Step]:
+def _sound_steps(reader: Reader, auditor: Auditor, troubles: Troubles, *, tolerant: bool) -> Iterator[Step]:
     """The operations that could be read and judged, after they were. What is wrong with the others goes into `troubles`."""
     for item in reader:
         complaint = item.what if isinstance(item, Trouble) else auditor.judge(item)
@@ -92,7 +115,7 @@ def _sound_steps(reader: Reader, auditor: Auditor, troubles: list[str], *, toler
             continue
         if not tolerant and auditor.breach is None:
             raise BadTrace(f"{reader.path}: {complaint}; add --tolerant to audit the rest.")
-        troubles.append(wording.sentence(complaint))
+        troubles.add(wording.sentence(complaint))
         if not tolerant:
             auditor.ended = "the trace cannot be followed any further; add --tolerant to audit the rest"
             return

@@ -9,11 +9,12 @@ import re
 import msgspec
 import pytest
 
-from kvproof.fuzz.audit import audit
+from kvproof.fuzz.audit import MOST_TROUBLES, audit
 from kvproof.fuzz.bugs import BUGS
 from kvproof.fuzz.reports.picture.traces import film_trace
 from kvproof.fuzz.swarm import Config, Swarm
 from kvproof.fuzz.traces.format import BadTrace
+from kvproof.fuzz.traces.read import MOST_LINE_BYTES
 from kvproof.fuzz.traces.record import record
 from kvproof.impl.checker import AdapterFault, Checked, read_capabilities
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
@@ -206,7 +207,7 @@ def pipelined(tmp_path_factory):
     system = tuple(rng.randrange(1000) for _ in range(9))
     with record(ProductionAdapter(**pool), path, **pool) as cache:
         numbers, rest = itertools.count(), {}
-        batches = [[], []]
+        batches, before = [[], []], None
         for turn in range(500):
             batch = batches[turn % 2]
             for seq in list(batch):
@@ -221,12 +222,12 @@ def pipelined(tmp_path_factory):
             while len(batch) < 2:
                 seq = next(numbers)
                 rest[seq] = rng.randrange(2, 12)
-                cache.admit(seq, system[: rng.choice((0, 4, 9))] + (rng.randrange(1000), rng.randrange(1000)))
+                cache.admit(seq, (*system[: rng.choice((0, 4, 9))], rng.randrange(1000), rng.randrange(1000)))
                 cache.match(seq)
                 cache.extend(seq, 11)
                 batch.append(seq)
             step = cache.begin_step()
-            if turn:
+            if before is not None:
                 cache.end_step(before)
             before = step
     return path.read_bytes().splitlines(keepends=True)
@@ -500,6 +501,62 @@ def test_a_violation_after_the_damage_is_still_found(served, kind, tmp_path):
     report = audit(path, tolerant=True)
     assert report.verdict == "broken"
     assert report.violations[0].line == number + 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda whole, _: b"\xef\xbb\xbf" + whole, "line 1 of {path} begins with a byte order mark"),
+        (lambda whole, _: whole.decode().encode("utf-16"), "line 1 of {path} begins with a byte order mark"),
+        (lambda whole, _: whole.replace(b"\n", b"\r"), "line 1 of {path} is no trace header"),
+        (lambda whole, half: whole[:half] + b"\0" * 100 + whole[half:], "is damaged: "),
+        (lambda whole, half: whole[:half] + b"\0" * 100, "is cut off: "),
+        (lambda whole, half: whole[:half] + b"x" * (2 * MOST_LINE_BYTES) + b"\n" + whole[half:], "is longer than 16,777,216 bytes"),
+        (lambda whole, half: whole[:half] + b'{"i":' + b"[" * 100_000 + b"\n" + whole[half:], "is damaged: "),
+    ],
+)
+def test_bytes_that_are_no_lines_are_one_message(served, damage, told, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    half = sum(map(len, served[: len(served) // 2]))
+    path.write_bytes(damage(b"".join(served), half))
+    with pytest.raises(BadTrace, match=re.escape(told.format(path=path))):
+        audit(path)
+
+
+def test_lines_end_as_they_like(served, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"".join(served).replace(b"\n", b"\r\n"))
+    report = audit(path)
+    assert (report.verdict, report.troubles) == ("proved", [])
+    assert "its checksum is another one" in report.notes[0]
+
+
+def test_a_huge_line_is_skipped_and_the_rest_is_audited(served, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    half = len(served) // 2
+    path.write_bytes(b"".join([*served[:half], b"x" * (2 * MOST_LINE_BYTES) + b"\n", *served[half:]]))
+    report = audit(path, tolerant=True)
+    assert report.operations == len(served) - 2
+    assert [trouble.split(" is ")[0] for trouble in report.troubles] == [f"Line {half + 1}"]
+
+
+def test_of_very_many_troubles_the_first_are_told(served, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"".join([served[0], *(twice for line in served[1:-1] for twice in (line, line)), served[-1]]))
+    report = audit(path, tolerant=True)
+    assert report.verdict == "proved"
+    assert len(report.troubles) == MOST_TROUBLES + 1
+    assert report.troubles[-1] == f"Something is wrong with {len(served) - 2 - MOST_TROUBLES:,} more lines."
+
+
+def test_a_clock_that_goes_back_is_noted(served, tmp_path):
+    line = msgspec.json.decode(served[100])
+    lines = [*served[:100], msgspec.json.encode(line | {"at": 1}) + b"\n", *served[101:]]
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"".join(lines))
+    report = audit(path)
+    assert report.verdict == "proved"
+    assert report.notes[0].startswith("The clock goes back on line 101, from ")
 
 
 def test_an_unclosed_recording_is_audited_and_says_so(served, tmp_path):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvproof.models.checks import Broken
 from kvproof.models.observed import Change
-from kvproof.models.ops import Fork, Op
+from kvproof.models.ops import Fork, Op, Release
 from kvproof.models.outcomes import Grant
 from kvproof.models.state import listed_blocks
 
@@ -64,19 +64,20 @@ class Aside:
     def take(self, broken: Broken) -> bool:
         """Set aside what is accused; whether any of it was not set aside before."""
         accused = broken.evidence
+        if self.anything and broken.law in self.untold and not accused:
+            return False
         if self._afresh and self._is_new(broken):
             self.found.append(broken)
         self._afresh, self.anything = False, True
-        blocks = set(accused.blocks) - self.blocks
+        blocks = set(accused.blocks)
         sequences: set[int] = set()
         if broken.law not in OF_BOOKS or not accused.blocks:
             sequences = {*accused.sequences, *self._spec.seen.was} - self.sequences
         for seq in sequences:
             blocks |= self._own_blocks(seq)
-        blocks |= self._unexplained() - self.blocks
+        blocks |= self._unexplained()
         self.sequences |= sequences
-        self._set_aside(blocks)
-        return bool(blocks or sequences)
+        return self._set_aside(blocks) or bool(sequences)
 
     def spread(self, op: Op, outcome: Outcome, change: Change) -> None:
         """Set aside what `op` is about to derive from what already is: copies, forks, and the blocks that such a sequence is given."""
@@ -89,18 +90,18 @@ class Aside:
             self.sequences.add(op.child)
         for seq in self.sequences & change.tables.keys():
             now = change.tables[seq]
-            if now is None:
-                self.sequences.discard(seq)
+            if now is None or (isinstance(op, Release) and not listed_blocks(now)):
+                self.sequences.discard(seq)  # one that is preempted begins anew
                 continue
             before = self._spec.seen.tables.get(seq)
             given = listed_blocks(now) - (listed_blocks(before) if before else set())
             blocks |= {block for block in given if block not in self._spec.owners}
-        self._set_aside(blocks - self.blocks)
+        self._set_aside(blocks)
 
     def leave_out(self, blocks: set[int]) -> None:
         """Set these blocks aside: a fault that was told elsewhere accuses them."""
         self.anything = True
-        self._set_aside(blocks & self._spec.universe)
+        self._set_aside(blocks)
 
     def _is_new(self, broken: Broken) -> bool:
         if not self.anything:
@@ -131,9 +132,12 @@ class Aside:
         seen = self._spec.seen
         change, free = seen.last, seen.books.kept_free
         taken = {*(change.free.left if change.free else ()), *(block for block, count in (change.refcounts or {}).items() if count)}
-        return {block for block in taken & self._spec.universe if block not in self._spec.owners and block not in free}
+        return {block for block in taken if block not in self._spec.owners and block not in free}
 
-    def _set_aside(self, blocks: set[int]) -> None:
+    def _set_aside(self, blocks: set[int]) -> bool:
+        """Whether any of `blocks` was not set aside before."""
+        blocks = (blocks & self._spec.universe) - self.blocks
         if blocks:
             self.blocks |= blocks
             self._spec.stop_judging(blocks)
+        return bool(blocks)

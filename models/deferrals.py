@@ -1,11 +1,13 @@
 """Drops of holders that a cache need not act upon yet: while device work is out, it may go on counting them, or keep their blocks back.
 
-    deferrals.add(block)                                  # a holder let go of block while work was out
-    let_go = deferrals.forget(spec.passes, spec.steps)    # blocks with drops that nothing excuses any more
+    deferrals.add(block, touched=True)                    # a holder let go of block while work was out, and launched work touches it
+    deferrals.back(block, spec.steps)                     # the block can be handed out again
+    forgotten = deferrals.forget(spec.passes, spec.steps) # blocks with drops that nothing excuses any more
 
-A cache that waits until nothing is out may wait for ever: an engine that serves without a pause always has work out, and a leak would never be told. So time is cut
-into periods. A period ends when everything that was out at its beginning is over, and a drop is excused to the end of the second period after its own. That is twice as long as
-the work could last that was out at the drop, as much as a cache needs that counts epochs.
+A cache may wait until nothing is out. An engine that serves without a pause always has work out, and if every cache were excused until then, a leak would never be told. So a
+cache is believed to wait for a pause until it gives back a block that it had to keep, although no step boundary was free of work since: then it knows which work it waits for.
+From then on time is cut into periods. A period ends when everything that was out at its beginning is over, and a drop is excused to the end of the second period after its own: twice as
+long as the work could last that was out at the drop, and as much as a cache needs that counts epochs.
 """
 
 from __future__ import annotations
@@ -24,13 +26,19 @@ class Deferrals:
     """How often each block was let go of while work was out, as far as a cache may still count that."""
 
     def __init__(self) -> None:
+        self.piecemeal = False
+        """Whether the cache was seen to give back a block that it had to keep, without waiting for a pause."""
         self._counts: Counter[int] = Counter()
-        self._periods: deque[list[int]] = deque([[]])
-        """The blocks that were let go of in each period, the current one last."""
+        self._periods: deque[Counter[int]] = deque([Counter()])
+        """The drops of each period, the current one last; where the cache may wait for a pause, those of older periods are with the oldest one."""
         self._passes: list[Pass] = []
         """The passes that the current period waits for."""
         self._steps: list[list[Pass]] = []
         """The steps that it waits for."""
+        self._pauses = 0
+        """How often no step was open."""
+        self._kept: dict[int, int] = {}
+        """block that launched work touched when it was let go of -> the pauses until then."""
 
     def __bool__(self) -> bool:
         return bool(self._counts)
@@ -49,31 +57,46 @@ class Deferrals:
         """To the end of how many periods, the current one included, a drop of `block` is excused; 0 if none is."""
         return next((PERIODS - age for age, blocks in enumerate(reversed(self._periods)) if block in blocks), 0)
 
-    def add(self, block: int) -> None:
-        """A holder let go of `block` while work was out."""
+    def add(self, block: int, *, touched: bool = False) -> None:
+        """A holder let go of `block` while work was out. `touched`: launched work still reads or writes it."""
         self._counts[block] += 1
-        self._periods[-1].append(block)
+        self._periods[-1][block] += 1
+        if touched and not self.piecemeal:
+            self._kept[block] = self._pauses
+
+    def back(self, block: int, steps: list[list[Pass]]) -> None:
+        """`block` is free, or handed out again, while `steps` are open."""
+        pauses = self._kept.pop(block, None)
+        if steps and pauses == self._pauses:
+            self.piecemeal = True
+            self._kept.clear()
 
     def forget(self, passes: list[Pass], steps: list[list[Pass]]) -> Iterable[int]:
         """The blocks whose drops are excused no more, or less often, now that `passes` and `steps` are still out."""
+        if not steps:
+            self._pauses += 1
         if not passes and not steps:
             forgotten = list(self._counts)
             self._counts.clear()
-            self._periods = deque([[]])
+            self._kept.clear()
+            self._periods = deque([Counter()])
             self._passes, self._steps = [], []
             return forgotten
         if not self._is_over(steps):
             return ()
         self._passes, self._steps = list(passes), list(steps)
-        self._periods.append([])
+        self._periods.append(Counter())
         if len(self._periods) <= PERIODS:
             return ()
-        forgotten = self._periods.popleft()
-        self._counts.subtract(forgotten)
-        for block in forgotten:
+        oldest = self._periods.popleft()
+        if not self.piecemeal:
+            self._periods[0].update(oldest)
+            return ()
+        self._counts.subtract(oldest)
+        for block in oldest:
             if not self._counts[block]:
                 del self._counts[block]
-        return forgotten
+        return oldest
 
     def _is_over(self, steps: list[list[Pass]]) -> bool:
         """Whether everything is over that was out when this period began."""

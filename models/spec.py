@@ -228,6 +228,8 @@ class Spec:
                     self.hits.clear()
             if seen.unlisted:
                 self._note_drops(op)
+            if self.awaited and change.free:
+                self._note_returns(change.free.joined)
             checks.everything(self, op)
         except Broken as broken:
             return self._violation(broken)
@@ -695,6 +697,8 @@ class Spec:
                 self.ask(checks.handed_out, sequence, group, index, block)
                 self.memory.clear(block, "reused")
                 self.handed.add(block)
+                if block in self.awaited:
+                    self.deferrals.back(block, self.steps)
 
     def _handed(self, sequence: Sequence) -> list[tuple[int, int, int]]:
         """(group, index, block) of every block that this operation put into a table of `sequence` where it was not listed before."""
@@ -783,6 +787,12 @@ class Spec:
             if tables is None or block not in tables[group]:
                 self._drop(op, block, (self.step, seq, group, index))
 
+    def _note_returns(self, blocks: Iterable[int]) -> None:
+        """Remember which of the blocks that had to be kept back are free again."""
+        for block in blocks:
+            if block in self.awaited and self.fence(block) is None:
+                self.deferrals.back(block, self.steps)
+
     def _drop(self, op: Op, block: int, where: tuple[int, int, int, int]) -> None:
         self.any_drop = True
         if self.lru:
@@ -793,8 +803,9 @@ class Spec:
         if isinstance(op, Release):
             self.memory.forgotten.pop(block, None)
         if self.capabilities.steps and (self.passes or self.steps):
-            self.deferrals.add(block)
-            if any(out.launched and block in out.blocks for out in self.passes):
+            touched = any(out.launched and block in out.blocks for out in self.passes)
+            self.deferrals.add(block, touched=touched)
+            if touched:
                 self.awaited.add(block)
 
     def _last_use(self, block: int, where: tuple[int, int, int, int]) -> None:

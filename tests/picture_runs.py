@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
 
 from kvproof.fuzz.programs import PoolConfig, Program
 from kvproof.fuzz.reports.picture.document import GroupShape, Picture, Tree
 from kvproof.fuzz.reports.picture.film import FREE, HELD, Frame, SequenceChange
 from kvproof.fuzz.reports.picture.sources import film_program
+from kvproof.fuzz.traces.record import record
 from kvproof.impl.production.adapter import ProductionAdapter
-from kvproof.models.ops import Admit, AnyOp, Append, BeginStep, Commit, EndStep, Extend, Fork, Match, Namespace, Release
+from kvproof.models.ops import Admit, AnyOp, Append, BeginStep, Commit, EndStep, Extend, Fork, Match, Namespace, Release, op_name
 from kvproof.targets import find_target
 
 SYSTEM_PROMPT = tuple(range(100, 124))
@@ -99,6 +103,46 @@ class BreaksLate(ProductionAdapter):
         if self._extends > self.extends_before and seq == self._last and table:
             table[-1] = next((end for other, end in self._ends.items() if other != seq and end not in table), table[-1])
         return table
+
+
+def recorded(program: Program, adapter: type, path: Path) -> Path:
+    """The trace of a program that ran on a recorded cache, without the suite."""
+    config = program.config
+    cache = record(adapter(**msgspec.structs.asdict(config)), path, **msgspec.structs.asdict(config))
+    steps: list[int] = []
+    for op in program.ops:
+        match op:
+            case BeginStep():
+                steps.append(cache.begin_step())
+            case EndStep():
+                cache.end_step(steps.pop(0))
+            case _:
+                getattr(cache, op_name(op))(*msgspec.structs.astuple(op))
+    cache.close()
+    return path
+
+
+def faulty_trace(path: Path) -> Path:
+    """A trace of the production cache in which a freed block gets lost, and later a match covers the whole prompt."""
+    recorded(serving_program(500, num_blocks=96), ProductionAdapter, path)
+    lines = path.read_bytes().splitlines(keepends=True)
+
+    def plant(start, change):
+        for number in range(start, len(lines)):
+            changed = change(msgspec.json.decode(lines[number]))
+            if changed is not None:
+                lines[number] = msgspec.json.encode(changed) + b"\n"
+                return
+        raise AssertionError("nothing to change")
+
+    def lose(line):
+        joined = line.get("free", {}).get("joined")
+        return line | {"free": {"joined": [[joined[0][0], joined[0][1][1:]], *joined[1:]]}} if joined else None
+
+    plant(200, lose)
+    plant(300, lambda line: line | {"out": {"answer": "hit", "tokens": 99}} if line["op"]["op"] == "match" else None)
+    path.write_bytes(b"".join(lines))
+    return path
 
 
 def long_picture(rows: int, *, num_blocks: int = 64, block_size: int = 16) -> Picture:

@@ -21,10 +21,11 @@ from pathlib import Path
 import msgspec
 import picture_runs
 import pytest
-from picture_runs import COPY_NOT_ISSUED, BreaksLate, film, serving_program
+from picture_runs import COPY_NOT_ISSUED, BreaksLate, faulty_trace, film, recorded, serving_program
 from rich.console import Console
 
 from kvproof.cli import main
+from kvproof.fuzz.audit import audit
 from kvproof.fuzz.programs import PoolConfig, Program, write_program
 from kvproof.fuzz.reports.picture import film as filming
 from kvproof.fuzz.reports.picture.align import align
@@ -36,11 +37,10 @@ from kvproof.fuzz.reports.picture.stage import Prefixes, Stage
 from kvproof.fuzz.reports.picture.text import show_picture
 from kvproof.fuzz.reports.picture.traces import film_trace
 from kvproof.fuzz.swarm import Config, Swarm
-from kvproof.fuzz.traces.record import record
 from kvproof.impl.checker import read_capabilities
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
 from kvproof.models.observed import Moved
-from kvproof.models.ops import Admit, BeginStep, EndStep, Extend, Namespace, op_name
+from kvproof.models.ops import Admit, Extend, Namespace
 from kvproof.open_cli import HOST, handler_of
 from kvproof.properties.lockstep import Lockstep
 from kvproof.targets import find_target
@@ -163,23 +163,6 @@ def test_prefixes_keep_their_numbers_when_the_spec_forgets_its_own():
 # -- traces -------------------------------------------------------------------------------------------------------------------------------
 
 
-def recorded(program: Program, adapter: type, path: Path) -> Path:
-    """The trace of a program that ran on a recorded cache, without the suite."""
-    config = program.config
-    cache = record(adapter(**msgspec.structs.asdict(config)), path, **msgspec.structs.asdict(config))
-    steps: list[int] = []
-    for op in program.ops:
-        match op:
-            case BeginStep():
-                steps.append(cache.begin_step())
-            case EndStep():
-                cache.end_step(steps.pop(0))
-            case _:
-                getattr(cache, op_name(op))(*msgspec.structs.astuple(op))
-    cache.close()
-    return path
-
-
 def test_a_trace_shows_what_the_run_of_its_program_shows(tmp_path):
     program = serving_program(400, num_blocks=24)
     trace = film_trace(recorded(program, ProductionAdapter, tmp_path / "trace.jsonl"))
@@ -193,17 +176,64 @@ def test_a_trace_shows_what_the_run_of_its_program_shows(tmp_path):
         assert one.blocks == other.blocks
 
 
-def test_a_trace_ends_at_the_law_that_it_breaks(tmp_path, capsys):
+def test_a_trace_shows_the_fault_that_its_program_shows_and_goes_on(tmp_path, capsys):
     program = serving_program(400, num_blocks=24)
     path = recorded(program, BreaksLate, tmp_path / "trace.jsonl")
     trace, run = film_trace(path), film(program, BreaksLate)
-    assert trace.accusation == run.accusation
-    assert trace.differences == run.differences
+    told, expected = trace.accusation, run.accusation
+    assert (told.law, told.row, told.blocks, told.slots, told.began) == (
+        expected.law,
+        expected.row,
+        expected.blocks,
+        expected.slots,
+        expected.began,
+    )
+    assert {told.blocks[0]} <= {difference.block for difference in told.differences}
+    assert len(trace.frames) > len(run.frames), "a program ends at the fault, a trace does not"
+    assert trace.texts[: len(run.texts)] == run.texts
     assert main(["open", str(path), "--text"]) == 1
     assert f"{run.accusation.law} is broken at step {run.accusation.step}" in capsys.readouterr().out
     failure = tmp_path / "failure.json"
     failure.write_text(trace.program)
     assert main(["replay", str(failure), f"{picture_runs.__file__}:BreaksLate"]) == 1
+
+
+def test_every_fault_of_a_trace_is_told_and_none_of_its_consequences(tmp_path):
+    path = faulty_trace(tmp_path / "trace.jsonl")
+    picture = film_trace(path)
+    report = audit(path)
+    assert [(fault.law, fault.step) for fault in picture.faults] == [(breach.law, breach.operation) for breach in report.violations]
+    assert [fault.law for fault in picture.faults] == ["pool-conserved", "hit-leaves-last-token"]
+    assert len(picture.frames) == report.operations
+    lost, overhit = picture.faults
+    stage = Stage(picture)
+    stage.advance(lost.row)
+    assert stage.blocks[lost.blocks[0]].state == filming.MISSING, "as it is where the law breaks"
+    stage.advance(lost.row + 1)
+    assert stage.blocks[lost.blocks[0]].state == filming.ASIDE, "and set aside from then on"
+    assert all(difference.block != lost.blocks[0] for difference in overhit.differences), "the first fault explains that"
+    assert "nothing more was asked" in picture.note
+    first = printed(picture)
+    assert f"pool-conserved is broken at step {lost.step}\n  The law: " in first
+    assert f"hit-leaves-last-token is broken at step {overhit.step}\n2 laws are broken; --step shows another step." in first
+    second = printed(picture, step=overhit.step)
+    assert f"pool-conserved is broken at step {lost.step}\nhit-leaves-last-token" in second
+    assert second.splitlines()[next(n for n, line in enumerate(second.splitlines()) if line.startswith("Blocks over")) + 1].count("!") == 1
+
+
+def test_a_trace_is_drawn_to_its_end_although_its_audit_ends(tmp_path):
+    """Where more than half of the pool is accused nothing more is judged, and what follows is drawn all the same."""
+    path = recorded(serving_program(400, num_blocks=24), ProductionAdapter, tmp_path / "trace.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines[100:], 100):
+        if b'"op":"append"' in line and b'"tables"' not in line:
+            op = msgspec.json.decode(line)
+            lines[number] = msgspec.json.encode(op | {"tables": [[op["op"]["seq"], 0, 0, 1, [number % 24]]]}) + b"\n"
+    path.write_bytes(b"".join(lines))
+    picture = film_trace(path)
+    assert audit(path).operations < len(picture.frames) == len(lines) - 2
+    assert "The audit ended with operation" in picture.note
+    assert [fault.step for fault in picture.faults] == [breach.operation for breach in audit(path).violations]
 
 
 def test_a_trace_is_drawn_beyond_lines_that_are_missing(tmp_path):
@@ -284,7 +314,7 @@ def test_a_stream_ends_at_the_law_that_it_breaks(tmp_path, capsys):
     assert "hit-is-true-prefix is broken at step 6" in capsys.readouterr().out
     page = tmp_path / "page.html"
     assert main(["audit", str(path), "--html", str(page)]) == 1
-    assert data_of(page.read_bytes())["pictures"][0]["accusation"]["law"] == "hit-is-true-prefix"
+    assert data_of(page.read_bytes())["pictures"][0]["faults"][0]["law"] == "hit-is-true-prefix"
 
 
 def test_what_a_trace_recorded_is_run_again_on_another_target(tmp_path):
@@ -300,7 +330,7 @@ def test_an_audit_writes_the_page_too(tmp_path):
     path = recorded(serving_program(400, num_blocks=24), BreaksLate, tmp_path / "trace.jsonl")
     page = tmp_path / "page.html"
     assert main(["audit", str(path), "--html", str(page)]) == 1
-    assert data_of(page.read_bytes())["pictures"][0]["accusation"]["law"] == film_trace(path).accusation.law
+    assert data_of(page.read_bytes())["pictures"][0]["faults"][0]["law"] == film_trace(path).accusation.law
 
 
 # -- what is accused ----------------------------------------------------------------------------------------------------------------------
@@ -317,7 +347,7 @@ def test_a_failure_names_its_law_its_blocks_and_the_first_difference():
         [1],
         [0],
     )
-    first = picture.differences[0]
+    first = accused.differences[0]
     assert (first.seq, first.position, first.block) == (1, 0, 1)
     assert first.model == "shows the prefix 0"
     assert first.cache == "block b1 offset 0 shows nothing that was written"
@@ -339,7 +369,7 @@ def test_books_and_answers_have_differences_too(bug, where, model, cache, tmp_pa
     adapter = find_target(f"bug:{bug}")
     report = check(adapter, name=f"bug:{bug}", seconds=5, seed=1, workers=1, programs=400)
     picture = film(report.violations[0].program, adapter)
-    told = [(difference.where, difference.model, difference.cache) for difference in picture.differences]
+    told = [(difference.where, difference.model, difference.cache) for difference in picture.accusation.differences]
     assert any(w.startswith(where) and model.split()[-1] in m and c.startswith(cache) for w, m, c in told), told
 
 
@@ -498,7 +528,7 @@ def failure(tmp_path) -> Path:
 def test_open_writes_a_page(failure, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["open", str(failure), "--html", str(page)]) == 1
-    assert data_of(page.read_bytes())["pictures"][0]["accusation"]["law"] == "copy-before-write"
+    assert data_of(page.read_bytes())["pictures"][0]["faults"][0]["law"] == "copy-before-write"
     assert f"Wrote {page}" in capsys.readouterr().err
 
 
@@ -521,7 +551,7 @@ def test_the_page_of_a_check_has_its_laws_and_a_run_for_each_broken_one(tmp_path
     options = ["--budget", "5", "--programs", "300", "--seed", "1", "-n", "1", "--failures", str(tmp_path), "--json", str(report)]
     assert main(["check", "bug:copy-is-not-issued", *options, "--html", str(page)]) == 1
     data = data_of(page.read_bytes())
-    assert [picture["accusation"]["law"] for picture in data["pictures"]] == [
+    assert [picture["faults"][0]["law"] for picture in data["pictures"]] == [
         violation["law"] for violation in json.loads(report.read_text())["violations"]
     ]
     assert data["laws"]["copy-before-write"]["verdict"] == "broken"
@@ -534,7 +564,7 @@ def test_the_page_of_a_check_has_its_laws_and_a_run_for_each_broken_one(tmp_path
 def test_other_commands_write_the_page_too(command, failure, tmp_path):
     page = tmp_path / "page.html"
     assert main([command, str(failure), "--html", str(page)]) == 1
-    assert data_of(page.read_bytes())["pictures"][0]["accusation"]["law"] == "copy-before-write"
+    assert data_of(page.read_bytes())["pictures"][0]["faults"][0]["law"] == "copy-before-write"
 
 
 @pytest.mark.parametrize(
@@ -594,7 +624,7 @@ def test_open_serves_until_it_is_interrupted(failure):
         told = served.stdout.readline()
         [address] = re.findall(r"http://\S+", told)
         with urllib.request.urlopen(address) as answer:
-            assert data_of(answer.read())["pictures"][0]["accusation"]["law"] == "copy-before-write"
+            assert data_of(answer.read())["pictures"][0]["faults"][0]["law"] == "copy-before-write"
         served.send_signal(signal.SIGINT)
         try:
             assert served.wait(timeout=30) == 1

@@ -17,10 +17,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from picture_runs import COPY_NOT_ISSUED, BreaksLate, film, long_picture, serving_program
+from picture_runs import COPY_NOT_ISSUED, BreaksLate, faulty_trace, film, long_picture, serving_program
 
 from kvproof.fuzz.programs import PoolConfig, Program
 from kvproof.fuzz.reports.picture.align import align
+from kvproof.fuzz.reports.picture.differences import Accusation
 from kvproof.fuzz.reports.picture.document import Case, Document, Picture
 from kvproof.fuzz.reports.picture.html import html
 from kvproof.fuzz.reports.picture.stage import Stage
@@ -650,7 +651,10 @@ def test_it_is_served_and_its_links_copied(browser):
 def test_a_hundred_thousand_operations(show):
     """Nothing is measured here: that the page holds, that few lines are in the document, and that any step is right."""
     picture = long_picture(100_000)
+    picture.faults = [Accusation("no-leak", "A law.", "a reason", row, row, [3], [], [], [], []) for row in (0, 50_000, 99_998)]
     page = show(Document("long", [picture]))
+    press(page, "v", "v")
+    assert step(page) == "99998"
     rows = len(picture.frames)
     assert rows == 100_000
     press(page, "End")
@@ -684,6 +688,41 @@ def test_a_hundred_thousand_operations(show):
         press(page, "0")
 
 
+def test_every_fault_of_a_trace_is_marked_and_gone_to(show, tmp_path):
+    picture = film_trace(faulty_trace(tmp_path / "trace.jsonl"))
+    lost, overhit = picture.faults
+    page = show(Document("faults", [picture]))
+    assert step(page) == str(lost.step), "it opens at the first"
+    links = page.locator('[aria-label="Faults"] a')
+    assert links.all_inner_texts() == [f"step {lost.step}", f"step {overhit.step}"]
+    assert page.inner_text(".told") == f"step {lost.step} pool-conserved"
+    assert lost.sentence in page.inner_text("#accusation")
+    for key, expected in (("v", overhit), ("v", lost), ("Shift+V", overhit), ("Shift+V", lost)):
+        press(page, key)
+        assert step(page) == str(expected.step)
+        assert page.inner_text(".told").endswith(expected.law)
+        assert expected.reason[1:] in page.inner_text("#accusation")
+        assert "breaks the law" in page.inner_text(".line.current")
+        assert page.inner_text("#said").endswith(f"breaks {expected.law}")
+    press(page, "End", "Shift+V")
+    assert step(page) == str(overhit.step), "back to the last one"
+    page.click('[data-do="violationBefore"]')
+    settle(page)
+    assert step(page) == str(lost.step)
+    links.nth(1).click()
+    settle(page)
+    assert step(page) == str(overhit.step)
+    assert page.evaluate("location.hash").startswith(f"#step={overhit.step}")
+    assert "set aside" in page.inner_text(".legend")
+    assert page.locator(".cell-c.wrong").count() == 0
+
+
+def test_a_link_to_a_fault_leads_there(show, tmp_path):
+    picture = film_trace(faulty_trace(tmp_path / "trace.jsonl"))
+    page = show(Document("faults", [picture]), f"#step={picture.faults[1].step}")
+    assert page.inner_text(".told").endswith("hit-leaves-last-token")
+
+
 def test_a_gap_is_marked_on_the_page(show, tmp_path):
     path = tmp_path / "trace.jsonl"
     with record(ProductionAdapter(num_blocks=8, block_size=2), path, num_blocks=8, block_size=2) as cache:
@@ -704,7 +743,7 @@ def test_a_gap_is_marked_on_the_page(show, tmp_path):
 
 def test_the_page_leads_to_the_steps_in_which_a_violation_began(show):
     picture = film(COPY_NOT_ISSUED)
-    picture.accusation = msgspec.structs.replace(picture.accusation, began=[1, 3])
+    picture.faults = [msgspec.structs.replace(picture.faults[0], began=[1, 3])]
     page = show(Document("copy", [picture]))
     assert page.inner_text(".began") == "It began in step 1, step 3."
     page.locator(".began button").nth(1).click()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias, cast, get_args
@@ -55,6 +56,12 @@ class Trouble(msgspec.Struct, frozen=True):
 
 MOST_SLOTS: Final = 1 << 27
 """Blocks times tokens: a pool larger than any that is served, whose ghosts take a gigabyte."""
+
+MOST_LINE_BYTES: Final = 1 << 24
+"""A prompt of a million tokens takes less, digests in place of tokens included. What is longer is no line: a file without line ends must not be read into memory."""
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What is raised for a line that is no JSON, or not the JSON of a trace, or nested without end."""
 
 Item: TypeAlias = Step | Trouble
 
@@ -371,7 +378,7 @@ def _open(path: Path) -> BinaryIO:
 def _first_line(path: Path) -> bytes:
     try:
         with _open(path) as file:
-            return file.readline()
+            return file.readline(MOST_LINE_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise BadTrace(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
@@ -380,7 +387,7 @@ def is_trace(path: Path) -> bool:
     """Whether the file begins as a trace does."""
     try:
         return msgspec.json.decode(_first_line(path), type=_Kind).kind == "trace"
-    except (BadTrace, msgspec.DecodeError, UnicodeDecodeError):
+    except (BadTrace, *UNREADABLE):
         return False
 
 
@@ -388,7 +395,7 @@ def _what_else(path: Path) -> str:
     """What a file is that is no trace, in a sentence with the mend; empty where it is none of ours either."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_Whole)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (OSError, *UNREADABLE):
         return ""
     if found.ops is not msgspec.UNSET:
         return f"{path} is a program or a failure file, not a trace; see it with `kvproof replay {path}`, or write its trace with `kvproof record {path}`."
@@ -411,13 +418,17 @@ class _Kind(msgspec.Struct):
 
 
 def _header(path: Path, line: bytes) -> Header:
+    if line.startswith((BOM_UTF8, BOM_UTF16_LE, BOM_UTF16_BE)):
+        raise BadTrace(
+            f"line 1 of {path} begins with a byte order mark, as some editors write it; a trace is UTF-8 without one: save it again like that."
+        )
     if not line.strip():
         raise BadTrace(
             f"{path} is empty or begins with an empty line, so it is no trace: its recorder may have died before it wrote anything."
         )
     try:
         kind = msgspec.json.decode(line, type=_Kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise BadTrace(
             _what_else(path) or f"line 1 of {path} is no trace header ({error}); a trace begins with a JSON object whose kind is trace."
         ) from error
@@ -429,7 +440,7 @@ def _header(path: Path, line: bytes) -> Header:
         )
     try:
         header = msgspec.json.decode(line, type=Header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise BadTrace(f"line 1 of {path} is damaged: {error}.") from error
     wrong = _impossible(header)
     if wrong:
@@ -462,7 +473,7 @@ def _lines_of(path: Path, reader: Reader, part: int) -> Iterator[tuple[int, Line
     crc, number, ended = 0, 0, False
     try:
         with _open(path) as file:
-            for raw in file:
+            for raw in iter(lambda: file.readline(MOST_LINE_BYTES), b""):
                 number += 1
                 reader.bytes_read += len(raw)
                 if number == 1:
@@ -473,9 +484,16 @@ def _lines_of(path: Path, reader: Reader, part: int) -> Iterator[tuple[int, Line
                 if ended:
                     yield number, Trouble(number, f"line {number} follows the end line")
                     return
+                if len(raw) == MOST_LINE_BYTES:
+                    reader.bytes_read += _skip_line(file, raw)
+                    yield (
+                        number,
+                        Trouble(number, f"line {number} is damaged: it is longer than {MOST_LINE_BYTES:,} bytes, and no operation is"),
+                    )
+                    continue
                 try:
                     found: Line | End = msgspec.json.decode(raw, type=End) if raw.startswith(b'{"end"') else decode(raw)
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                except UNREADABLE as error:
                     yield number, _damage(number, raw, error)
                     continue
                 if isinstance(found, Line):
@@ -492,6 +510,15 @@ def _lines_of(path: Path, reader: Reader, part: int) -> Iterator[tuple[int, Line
         return
     if not ended:
         reader.notes.append(f"{path} has no end line: its recorder was not closed, and what it had not written yet is missing.")
+
+
+def _skip_line(file: BinaryIO, raw: bytes) -> int:
+    """Read on to the end of a line that begins with `raw`; how many bytes that were."""
+    skipped = 0
+    while raw and not raw.endswith(b"\n"):
+        raw = file.readline(MOST_LINE_BYTES)
+        skipped += len(raw)
+    return skipped
 
 
 def _damage(number: int, raw: bytes, error: Exception) -> Trouble:

@@ -139,7 +139,7 @@ def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | Non
         if block not in free and block not in owners:
             (agenda.kept_back if _may_be_kept_back(spec, block, retiring) else lost).add(block)
     agenda.places.clear()
-    spare = len(spec.universe) - spec.usable
+    spare = len(spec.judged) - spec.usable
     if len(lost) > spare:
         law = "no-leak" if not owners and not spec.passes and spec.any_drop else "pool-conserved"
         raise Broken(law, f"block {max(lost)} is neither free nor held nor retiring after {op_name(op)}", blocks=(max(lost),))

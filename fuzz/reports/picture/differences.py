@@ -1,6 +1,6 @@
 """Where the model and the cache part, after the operation that broke a law: what the model knows, beside what the cache shows.
 
-    for difference in differences(spec, op, outcome, accusation): ...
+    for difference in differences(spec, op, outcome, accusation, aside): ...
 
 The first one is the one to look at: what the violation speaks of comes before everything else.
 """
@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from kvproof.fuzz.reports.picture.film import NOTHING_ASIDE, SetAside
 from kvproof.fuzz.reports.wording import joined, numbers
 from kvproof.models.laws import BY_NAME
 from kvproof.models.memory import EMPTY
@@ -27,6 +28,18 @@ MOST_DIFFERENCES: Final = 40
 
 MOST_TOKENS: Final = 12
 """How many tokens of a prefix are shown, counted from its end."""
+
+
+class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing of which the model and the cache say different things."""
+
+    where: str
+    model: str
+    cache: str
+    seq: int | None = None
+    group: int | None = None
+    position: int | None = None
+    block: int | None = None
 
 
 class Accusation(msgspec.Struct, frozen=True):
@@ -45,18 +58,8 @@ class Accusation(msgspec.Struct, frozen=True):
     positions: list[int]
     slots: list[tuple[int, int]]
     began: list[int]
-
-
-class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing of which the model and the cache say different things."""
-
-    where: str
-    model: str
-    cache: str
-    seq: int | None = None
-    group: int | None = None
-    position: int | None = None
-    block: int | None = None
+    differences: list[Difference] = []
+    """Where model and cache part at this row, what the reason speaks of first."""
 
 
 def accusation(violation: Violation, row: int, numbers: list[int | None]) -> Accusation:
@@ -78,9 +81,13 @@ def accusation(violation: Violation, row: int, numbers: list[int | None]) -> Acc
     )
 
 
-def differences(spec: Spec, op: Op, outcome: Outcome, accused: Accusation) -> list[Difference]:
-    """What model and cache disagree about, what the violation speaks of first. At most MOST_DIFFERENCES."""
-    found = list(islice(_all(spec, op, outcome, accused), MOST_DIFFERENCES))
+def differences(spec: Spec, op: Op, outcome: Outcome, accused: Accusation, aside: SetAside = NOTHING_ASIDE) -> list[Difference]:
+    """What model and cache disagree about, what the violation speaks of first. At most MOST_DIFFERENCES. `aside`: blocks and sequences that earlier faults explain."""
+    blocks, sequences = aside
+    new = (
+        difference for difference in _all(spec, op, outcome, accused) if difference.block not in blocks and difference.seq not in sequences
+    )
+    found = list(islice(new, MOST_DIFFERENCES))
     return sorted(found, key=lambda difference: -_weight(difference, accused))
 
 

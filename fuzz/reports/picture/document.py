@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from kvproof.fuzz.reports.picture.differences import Accusation, Difference
+from kvproof.fuzz.reports.picture.differences import Accusation
 from kvproof.fuzz.reports.picture.film import STATES, Film, Frame, Prefixes
 from kvproof.fuzz.reports.wording import namespace
 from kvproof.fuzz.verdicts import LawVerdict
@@ -50,8 +50,8 @@ class Picture(msgspec.Struct, omit_defaults=True):
     numbers: list[int | None]
     frames: list[Frame]
     tree: Tree
-    accusation: Accusation | None = None
-    differences: list[Difference] = []
+    faults: list[Accusation] = []
+    """The broken laws, in the order of the run: one for a program, which ends there, and for a trace the first fault of each law that its audit tells."""
     trouble: str = ""
     """Why the run ended without a verdict: a fault of the adapter, or an operation that never answered."""
     note: str = ""
@@ -62,6 +62,11 @@ class Picture(msgspec.Struct, omit_defaults=True):
     """The program as a test that stands alone, where it is short enough to be read."""
     program: str = ""
     """The program as a failure file, where it is short enough to be copied."""
+
+    @property
+    def accusation(self) -> Accusation | None:
+        """The first fault."""
+        return self.faults[0] if self.faults else None
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -89,7 +94,7 @@ class Document(msgspec.Struct, omit_defaults=True):
     @property
     def verdict(self) -> str:
         """`broken`, `error` or `held`, for the page as a whole."""
-        if self.cases or any(picture.accusation for picture in self.pictures):
+        if self.cases or any(picture.faults for picture in self.pictures):
             return "broken"
         return "error" if any(picture.trouble or picture.gaps for picture in self.pictures) else "held"
 

@@ -159,7 +159,7 @@ def film_events(path: Path) -> Picture:
     picture.note = f"{note}A stream shows no blocks: b0, b1, ... are the places of stored hashes."
     for breach in film.stream.breaches.values():
         row = len(film.frames) - 1
-        picture.accusation = accusation(_violation(breach, row, film.accused), row, picture.numbers)
+        picture.faults = [accusation(_violation(breach, row, film.accused), row, picture.numbers)]
         break
     return picture
 

@@ -13,7 +13,7 @@ of a block says how often it was handed out: `b7#3` is block 7, handed out for t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Final, TypeAlias
 
 import msgspec
@@ -36,10 +36,12 @@ NULL: Final = 5
 MISSING: Final = 6
 CONFLICT: Final = 7
 UNKNOWN: Final = 8
+ASIDE: Final = 9
 
-STATES: Final = ("free", "cached", "held", "shared", "retiring", "null", "missing", "conflict", "unknown")
+STATES: Final = ("free", "cached", "held", "shared", "retiring", "null", "missing", "conflict", "unknown", "aside")
 """The states of a block by their numbers. Cached: nobody holds it and its content is matchable. Missing: the books have it nowhere.
 Conflict: somebody holds it and it is on the free list. Unknown: operations are missing, and nothing that began later holds it.
+Aside: a fault before accuses it, so that no law is asked of it any more.
 """
 
 NOBODY: Final = -1
@@ -51,8 +53,17 @@ NO_BLOCK: Final = -1
 SWAPPED: Final = 1
 """Flag of a sequence: it is on the slower tier."""
 
+LEFT_OUT: Final = 2
+"""Flag of a sequence: a fault before accuses it, so that no law is asked of it any more."""
+
 Out: TypeAlias = tuple[int, int, int, int, int]
 """The pass of a sequence that is out: start, one past its known tokens, one past its drafts, interned prefix of the last draft, launched."""
+
+
+SetAside: TypeAlias = tuple[Set[int], Set[int]]
+"""The blocks and the sequences that faults accuse."""
+
+NOTHING_ASIDE: Final[SetAside] = (frozenset(), frozenset())
 
 
 State: TypeAlias = tuple[int, int, int, int, Out | None]
@@ -123,6 +134,10 @@ class Film:
         self._free: list[int] = []
         self._open = 0
         self._ran = 0
+        self._aside: SetAside = NOTHING_ASIDE
+        """The blocks and sequences that faults before the next operation have set aside."""
+        self._newly_aside: SetAside = NOTHING_ASIDE
+        """Those of them that the last operation added."""
 
     def skip(self, op: Op, text: str, answer: str) -> None:
         """An operation that did not run: it changes nothing."""
@@ -172,6 +187,7 @@ class Film:
         self._take_sequences(frame, op)
         changed = self._take_books(frame, free)
         self._take_blocks(frame, changed)
+        self._accused()
         if len(self.spec.steps) != self._open:
             frame.o = self._open = len(self.spec.steps)
         self._add(op, text, answer, self._ran, frame)
@@ -183,6 +199,23 @@ class Film:
         self.answers.append(answer)
         self.numbers.append(number)
         self.frames.append(frame)
+
+    @property
+    def aside(self) -> SetAside:
+        """The blocks and sequences that are set aside: faults accuse them, and what else they show may be a consequence."""
+        return self._aside
+
+    def _accused(self) -> None:
+        """What this operation's fault accuses is shown as it is here, and set aside from the next operation on."""
+        aside = self.spec.aside
+        if aside is None or not aside.anything:
+            return
+        blocks, sequences = self._aside
+        if len(aside.blocks) == len(blocks) and aside.sequences <= sequences:
+            self._newly_aside = NOTHING_ASIDE
+            return
+        self._newly_aside = (aside.blocks - blocks, aside.sequences - sequences)
+        self._aside = (blocks | aside.blocks, sequences | aside.sequences)
 
     # -- one part of the state each -------------------------------------------------------------------------------------------------------
 
@@ -201,14 +234,14 @@ class Film:
         """Record the sequences that changed: those of the operation, those whose tables did, and those whose pass was launched or ended."""
         live, seen = self.spec.live, self.spec.seen
         named = {seq for name in ("seq", "parent", "child") if (seq := getattr(op, name, None)) is not None}
-        for seq in sorted(named | seen.was.keys() | self._out):
+        for seq in sorted(named | seen.was.keys() | self._out | self._newly_aside[1] & live.keys()):
             if seq not in live:
                 if self._sequences.pop(seq, None) is not None:
                     frame.x.append(seq)
                 self._out.discard(seq)
                 continue
             tables = seen.tables.get(seq, seen.no_tables)
-            state = self._state(live[seq])
+            state = self._state(seq, live[seq])
             old = self._sequences.get(seq)
             if old is None or old != (state, tables):
                 before = old[1] if old else seen.no_tables
@@ -217,14 +250,15 @@ class Film:
                 self._sequences[seq] = (state, tables)
             (self._out.add if live[seq].out else self._out.discard)(seq)
 
-    def _state(self, known: Known) -> State:
+    def _state(self, seq: int, known: Known) -> State:
         out = known.out
         node = self.prefixes.node(known.path[-1]) if known.path else 0
         shown = None
         if out is not None:
             draft = self.prefixes.node(out.path[-1]) if out.path else 0
             shown = (out.start, out.known_end, out.end, draft, int(out.launched))
-        return len(known.known), known.computed, node, SWAPPED if known.swapped else 0, shown
+        flags = (SWAPPED if known.swapped else 0) | (LEFT_OUT if seq in self._aside[1] else 0)
+        return len(known.known), known.computed, node, flags, shown
 
     def _take_books(self, frame: Frame, free: Sequence[int] | Free | None) -> set[int]:
         """Record the lists of the books; the blocks that they say something new about."""
@@ -244,7 +278,7 @@ class Film:
         return changed
 
     def _take_blocks(self, frame: Frame, changed: set[int]) -> None:
-        for block in sorted(changed | self.spec.memory.touched | self.spec.seen.relisted):
+        for block in sorted(changed | self.spec.memory.touched | self.spec.seen.relisted | self._newly_aside[0]):
             if not 0 <= block < self.num_blocks:
                 continue
             now = self._block(block)
@@ -264,6 +298,8 @@ class Film:
         free = block in books.kept_free
         if block in spec.null_blocks:
             state = NULL
+        elif block in self._aside[0]:
+            state = ASIDE
         elif holders:
             state = CONFLICT if free else SHARED if len(holders) > 1 else HELD
         elif self.gaps:
@@ -275,7 +311,7 @@ class Film:
         elif free or "free" not in self.books:
             state = FREE
         else:
-            state = RETIRING if spec.pins(block) else MISSING
+            state = RETIRING if spec.pins(block) and (count > 0 or "retiring" not in self.books) else MISSING
         return state, count, generation, holder
 
 

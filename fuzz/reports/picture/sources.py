@@ -12,9 +12,9 @@ import msgspec
 
 from kvproof.fuzz.programs import Program, local
 from kvproof.fuzz.reports import wording
-from kvproof.fuzz.reports.picture.differences import accusation, differences
+from kvproof.fuzz.reports.picture.differences import Accusation, accusation, differences
 from kvproof.fuzz.reports.picture.document import Case, Document, Picture, picture_of
-from kvproof.fuzz.reports.picture.film import Film
+from kvproof.fuzz.reports.picture.film import NOTHING_ASIDE, Film, SetAside
 from kvproof.fuzz.reports.skips import why_skipped
 from kvproof.fuzz.reports.source import case_source, pytest_source
 from kvproof.fuzz.verdicts import Finding, Report
@@ -101,7 +101,7 @@ class _Camera:
         picture = picture_of(self.film, name=name, target=target)
         picture.trouble = self.trouble
         if self.violation is not None and self.last is not None:
-            accuse(picture, self.film, self.violation, self.last.op, self.last.outcome)
+            picture.faults = [accuse(self.film, self.violation, self.last.op, self.last.outcome)]
         return picture
 
     def _take(self, step: Step) -> None:
@@ -109,10 +109,10 @@ class _Camera:
         self.film.take(step.op, operation_text(step.op), wording.answer(step.op, step.outcome), step.seen.books.free)
 
 
-def accuse(picture: Picture, film: Film, violation: Violation, op: Op, outcome: Outcome) -> None:
-    """Write into the picture that the last row breaks a law, and where model and cache differ after it."""
-    picture.accusation = accusation(violation, len(film.frames) - 1, film.numbers)
-    picture.differences = differences(film.spec, op, outcome, picture.accusation)
+def accuse(film: Film, violation: Violation, op: Op, outcome: Outcome, aside: SetAside = NOTHING_ASIDE) -> Accusation:
+    """The last row of `film` breaks a law: what is accused, and where model and cache differ after it. `aside`: what earlier faults explain."""
+    accused = accusation(violation, len(film.frames) - 1, film.numbers)
+    return msgspec.structs.replace(accused, differences=differences(film.spec, op, outcome, accused, aside))
 
 
 def film_report(report: Report, adapter: type, *, op_seconds: float = OP_SECONDS) -> Document:
@@ -122,7 +122,7 @@ def film_report(report: Report, adapter: type, *, op_seconds: float = OP_SECONDS
         programs.append(("fault", report.error_program))
     pictures = [film_program(program, adapter, name=law, op_seconds=op_seconds) for law, program in programs]
     for picture, (law, _) in zip(pictures, programs, strict=True):
-        if picture.accusation is None and not picture.trouble:
+        if not picture.faults and not picture.trouble:
             picture.note = (
                 f"{law} was broken in the check and held when this program was run once more: the target does not always do the same."
             )

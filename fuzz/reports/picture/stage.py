@@ -1,7 +1,7 @@
 """The state after any row of a picture, put together again from its frames: what the page does in JavaScript, for text.
 
 stage = Stage(picture)
-stage.advance(picture.accusation.row)
+stage.advance(picture.faults[0].row)
 stage.tables[3]                        # the block tables of sequence 3
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from kvproof.fuzz.reports.picture.document import Picture
-from kvproof.fuzz.reports.picture.film import FREE, NO_BLOCK, NOBODY, NULL, SWAPPED, Frame, SequenceChange
+from kvproof.fuzz.reports.picture.film import ASIDE, FREE, LEFT_OUT, NO_BLOCK, NOBODY, NULL, SWAPPED, Frame, SequenceChange
 
 
 class Player(msgspec.Struct):
@@ -23,6 +23,11 @@ class Player(msgspec.Struct):
     def swapped(self) -> bool:
         """Whether it is on the slower tier."""
         return bool(self.now.flags & SWAPPED)
+
+    @property
+    def left_out(self) -> bool:
+        """Whether a fault before accuses it, so that no law is asked of it any more."""
+        return bool(self.now.flags & LEFT_OUT)
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -60,6 +65,10 @@ class Stage:
             return "-"
         generation = self.blocks[block].generation
         return f"b{block}#{generation}" if generation else f"b{block}"
+
+    def is_judged(self, player: Player, block: int) -> bool:
+        """Whether laws are asked of what `player` shows in `block`: no fault before accuses either of them."""
+        return not player.left_out and (block == NO_BLOCK or self.blocks[block].state != ASIDE)
 
     def holders(self, block: int) -> list[int]:
         """The sequences whose tables list `block`."""

@@ -3,11 +3,12 @@
     show_picture(console, picture)
     show_picture(console, picture, step=12)
 
-The signs are those of the page. On the map each column is a step, or the last of several where there are more than fit.
+The signs are those of the page. On the map each column is a step, or the last of several where there are more than fit; `v` above it marks the step that is shown, `!` one that breaks a law.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,9 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kvproof.fuzz.reports import wording
-from kvproof.fuzz.reports.picture.differences import Difference
+from kvproof.fuzz.reports.picture.differences import Accusation, Difference
 from kvproof.fuzz.reports.picture.document import Picture
 from kvproof.fuzz.reports.picture.film import (
+    ASIDE,
     CACHED,
     CONFLICT,
     FREE,
@@ -52,25 +54,23 @@ LABEL_COLUMNS: Final = 9
 NAME_COLUMNS: Final = 20
 """The name and the holders of each block behind the map; what is longer is cut."""
 
-MARKS: Final = {FREE: ".", CACHED: "c", SHARED: "+", RETIRING: "r", NULL: "-", MISSING: "?", CONFLICT: "!", UNKNOWN: "~"}
+MARKS: Final = {FREE: ".", CACHED: "c", SHARED: "+", RETIRING: "r", NULL: "-", MISSING: "?", CONFLICT: "!", UNKNOWN: "~", ASIDE: "*"}
 
-WORDS: Final = ("free", "matchable", "held", "shared", "retiring", "null block", "in no list", "held and free", "not known")
+WORDS: Final = ("free", "matchable", "held", "shared", "retiring", "null block", "in no list", "held and free", "not known", "set aside")
 """The states by their numbers, as the page words them."""
 
-LEGEND: Final = (
-    "0-9a-z the sequence that holds it, + shared, c free but matchable, . free, r retiring, ? in no list, ! held and free, ~ not known"
-)
+LEGEND: Final = "0-9a-z the sequence that holds it, + shared, c free but matchable, . free, r retiring, ? in no list, ! held and free, ~ not known, * accused by a fault before"
 
 HOLDER_SIGNS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def show_picture(console: Console, picture: Picture, *, step: int | None = None) -> None:
-    """Print `picture` at a step: the one that breaks the law, or the last one, unless another is named."""
+    """Print `picture` at a step: the one that breaks the first law, or the last one, unless another is named. Of several faults the one that is shown is told in full."""
     row = _row(picture, step)
     if step is not None and step not in picture.numbers:
         _say(console, f"This run has no step {step}; its last one is shown.", "yellow")
-    if picture.accusation:
-        _accusation(console, picture)
+    if picture.faults:
+        _accusations(console, picture, row)
     elif picture.trouble:
         console.print(Text(picture.trouble, style="bold red"))
         console.print()
@@ -91,19 +91,27 @@ def show_picture(console: Console, picture: Picture, *, step: int | None = None)
 
 def _row(picture: Picture, step: int | None) -> int:
     if step is None:
-        return picture.accusation.row if picture.accusation else len(picture.frames) - 1
+        return picture.faults[0].row if picture.faults else len(picture.frames) - 1
     return picture.numbers.index(step) if step in picture.numbers else len(picture.frames) - 1
 
 
-def _accusation(console: Console, picture: Picture) -> None:
-    accused = picture.accusation
-    assert accused is not None
-    console.print(Text(f"{accused.law} is broken at step {accused.step}", style="bold red"))
+def _accusations(console: Console, picture: Picture, row: int) -> None:
+    """Every fault: in full the one of the row that is shown, or the first one, the others with their step."""
+    shown = next((fault for fault in picture.faults if fault.row == row), picture.faults[0])
+    for fault in picture.faults:
+        console.print(Text(f"{fault.law} is broken at step {fault.step}", style="bold red"))
+        if fault is shown:
+            _accusation(console, fault)
+    if len(picture.faults) > 1:
+        _say(console, f"{len(picture.faults)} laws are broken; --step shows another step.")
+    console.print()
+
+
+def _accusation(console: Console, accused: Accusation) -> None:
     _say(console, f"  The law: {accused.sentence}")
     _say(console, f"  The reason: {wording.sentence(accused.reason)}")
-    for number, difference in enumerate(picture.differences[:3]):
+    for number, difference in enumerate(accused.differences[:3]):
         _difference(console, difference, first=number == 0)
-    console.print()
 
 
 def _difference(console: Console, difference: Difference, *, first: bool) -> None:
@@ -125,8 +133,9 @@ def _map(console: Console, picture: Picture, row: int, first: int, last: int) ->
     columns = _columns(row, len(picture.frames), width)
     cells, names = _cells(picture, columns, row)
     shown = sorted(_changed(picture.frames[first:last])) if picture.num_blocks > MOST_BLOCKS else list(range(picture.num_blocks))
-    marker = " " * LABEL_COLUMNS + "".join("v" if column == row else " " for column in columns)
-    accused = set(picture.accusation.blocks) if picture.accusation and picture.accusation.row == row else set()
+    broken = _faulty_columns(picture, columns)
+    marker = " " * LABEL_COLUMNS + "".join("v" if column == row else "!" if column in broken else " " for column in columns)
+    accused = {block for fault in picture.faults if fault.row == row for block in fault.blocks}
     _say(console, f"Blocks over {wording.counted(len(picture.frames), 'operation')}, {_scale(columns)}:", "bold")
     console.print(Text(marker.rstrip(), style="bold"))
     for block in shown:
@@ -135,6 +144,11 @@ def _map(console: Console, picture: Picture, row: int, first: int, last: int) ->
         console.print(Text(f"{sign} {f'b{block}':<{LABEL_COLUMNS - 3}} {cells[block]}  {_cut(names[block])}", style=style), soft_wrap=True)
     _say(console, f"  {LEGEND}", "dim")
     console.print()
+
+
+def _faulty_columns(picture: Picture, columns: list[int]) -> set[int]:
+    """The columns that hold a step which breaks a law: each stands for the rows since the one before."""
+    return {columns[min(bisect_left(columns, fault.row), len(columns) - 1)] for fault in picture.faults}
 
 
 def _cut(name: str) -> str:
@@ -248,6 +262,7 @@ def _sequences(console: Console, stage: Stage) -> None:
         parts = [f"{now.computed} of {wording.counted(now.known, 'token')} computed"]
         parts += [_pass(now.out)] if now.out else []
         parts += ["swapped out"] if player.swapped else []
+        parts += ["not judged: a fault before accuses it"] if player.left_out else []
         parts += [space] if space else []
         _say(console, f"  s{seq}  {', '.join(parts)}")
         for group in range(len(player.tables)):
@@ -278,7 +293,7 @@ def _group(stage: Stage, prefixes: Prefixes, player: Player, group: int) -> Iter
         for position in range(index * size, (index + 1) * size):
             expected = nodes[position] * len(picture.groups) + group if position < len(nodes) else 0
             shown = 0 if block == NO_BLOCK else stage.slots[block * picture.stride + position % size]
-            bad = low <= position < now.computed and not player.swapped and shown != expected
+            bad = low <= position < now.computed and not player.swapped and shown != expected and stage.is_judged(player, block)
             wrong += [position] if bad else []
             model.append(str(prefixes.token(nodes[position])) if expected else "")
             token = str(prefixes.token(shown // len(picture.groups))) if shown else "."

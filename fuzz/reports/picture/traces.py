@@ -1,4 +1,4 @@
-"""Pictures of recorded traces: the audit judges each operation, and what it saw is filmed.
+"""Pictures of recorded traces: the audit judges each operation, and what it saw is filmed, to the end of the trace, whatever law breaks on the way.
 
 document = film_trace(Path("trace.jsonl"))
 """
@@ -13,6 +13,7 @@ import msgspec
 from kvproof.fuzz.auditor import Auditor
 from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.reports import wording
+from kvproof.fuzz.reports.picture.differences import Accusation
 from kvproof.fuzz.reports.picture.document import Document, Picture, picture_of
 from kvproof.fuzz.reports.picture.film import Film
 from kvproof.fuzz.reports.picture.sources import MOST_SOURCE_OPERATIONS, Progress, accuse, operation_text
@@ -29,7 +30,7 @@ MOST_PREFIXES: Final = 3_000_000
 
 
 def film_trace(path: Path, *, on_progress: Progress | None = None) -> Picture:
-    """The picture of a trace, up to the first broken law. Where operations are missing there is a gap, and then what began later. Raises BadTrace."""
+    """The picture of a whole trace with the faults that its audit tells. Where operations are missing there is a gap, and then what began later. Raises BadTrace."""
     reader = Reader(path)
     camera = _Camera(reader.header)
     for item in reader:
@@ -37,7 +38,7 @@ def film_trace(path: Path, *, on_progress: Progress | None = None) -> Picture:
             camera.trouble(item.what, lost=item.lost)
         else:
             camera.shoot(item)
-        if camera.ended:
+        if camera.full:
             break
         if on_progress is not None:
             on_progress(reader.bytes_read)
@@ -49,34 +50,29 @@ class _Camera:
 
     def __init__(self, header: Header) -> None:
         self.header = header
-        self.auditor = Auditor(header)
+        self.auditor = Auditor(header, onward=True)
         self.film = Film(self.auditor.spec, num_blocks=header.config.num_blocks)
         self.troubles: list[str] = []
         self.ops: list[AnyOp] = []
-        self.last: Step | None = None
+        self.faults: list[Accusation] = []
         self.full = False
         """Whether the page can hold no more."""
 
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more is drawn."""
-        return self.full or self.auditor.breach is not None
-
     def shoot(self, step: Step) -> None:
         """Judge and film one operation."""
-        unjudged = self.auditor.unjudged
+        unjudged, told, aside = self.auditor.unjudged, len(self.auditor.breaches), self.film.aside
         complaint = self.auditor.judge(step)
         if complaint:
             self.trouble(complaint, lost=True)
             return
-        self.last = step
         film = self.film
         film.resume(step.number)
         if self.auditor.unjudged > unjudged:
             film.unfollowed(step.op, operation_text(step.op))
         else:
             film.take(step.op, operation_text(step.op), wording.answer(step.op, step.outcome), step.free)
-        if len(self.ops) <= MOST_SOURCE_OPERATIONS:
+        self.faults += [accuse(film, breach.violation, step.op, step.outcome, aside) for breach in self.auditor.breaches[told:]]
+        if len(self.ops) <= MOST_SOURCE_OPERATIONS and not told:
             self.ops.append(step.op)
         self.full = len(film.frames) >= MOST_OPERATIONS or len(film.prefixes.parents) > MOST_PREFIXES
 
@@ -91,9 +87,8 @@ class _Camera:
         """What was filmed. `notes`: what the reader has to say of the file as a whole."""
         picture = picture_of(self.film, name=name, target=self.header.target)
         breach = self.auditor.breach
-        picture.note = " ".join([*self._told_troubles(), *self._told_end(), *([] if self.ended else notes)])
-        if breach is not None and self.last is not None:
-            accuse(picture, self.film, breach.violation, self.last.op, self.last.outcome)
+        picture.faults = self.faults
+        picture.note = " ".join([*self._told_troubles(), *self._told_end(), *([] if self.full else notes)])
         if len(self.ops) <= MOST_SOURCE_OPERATIONS and not self.troubles:
             picture.program = _program(self.header, self.ops, breach.violation if breach else None)
         return picture
@@ -111,7 +106,10 @@ class _Camera:
         return told
 
     def _told_end(self) -> list[str]:
-        return [f"The trace goes on: its first {len(self.film.frames):,} operations are drawn."] if self.full else []
+        told = [f"The trace goes on: its first {len(self.film.frames):,} operations are drawn."] if self.full else []
+        if self.auditor.breach is not None:
+            told += self.auditor.notes_on_consequences()
+        return told
 
 
 def _program(header: Header, ops: list[AnyOp], violation: Violation | None) -> str:

@@ -19,7 +19,8 @@ class App {
       farBack: () => this.go(this.time - 100),
       farForward: () => this.go(this.time + 100),
       play: () => this.play(),
-      violation: () => this.toViolation(),
+      violation: () => this.toViolation(1),
+      violationBefore: () => this.toViolation(-1),
       difference: () => this.toDifference(),
       changedBefore: () => this.walk(-1),
       changedNext: () => this.walk(1),
@@ -51,6 +52,7 @@ class App {
     byId("list").replaceChildren();
     byId("lanes").replaceChildren(...this.lanes.map((lane) => lane.element));
     document.body.classList.toggle("comparing", this.comparing);
+    this.faultTimes = faultTimes(this.lanes);
     this.differing = this.comparing ? differingTimes(this) : [];
     this.list = new StepList(this);
     this.timeline = this.timeline || new Timeline(this);
@@ -67,6 +69,7 @@ class App {
     this.time = clamp(Math.round(time), 0, this.times - 1);
     this.follow();
     this.list.follow();
+    tellCharges(this);
     this.render();
     this.address.remember();
     this.search.tell(this.search.input.value);
@@ -94,13 +97,17 @@ class App {
     const lane = this.lanes.find((one) => one.owns(this.time)) || this.lanes[0];
     const row = lane.rowAt(this.time);
     const { movie } = lane;
-    const broken = lane.breaksAt(this.time) ? `, breaks ${movie.picture.accusation.law}` : "";
+    const laws = lane.faultsAt(this.time).map((fault) => fault.law);
+    const broken = laws.length ? `, breaks ${laws.join(" and ")}` : "";
     return movie.rows ? `${movie.label(row)}: ${movie.text(row)}${movie.answer(row) ? `, ${movie.answer(row)}` : ""}${broken}` : "no operation ran";
   }
 
-  toViolation() {
-    const lane = this.lanes.find((one) => one.movie.violationRow() >= 0);
-    if (lane) this.go(lane.timeOf(lane.movie.violationRow()));
+  /** To the next step that breaks a law, or to the one before; around at the ends. */
+  toViolation(direction) {
+    const times = this.faultTimes;
+    if (!times.length) return;
+    const at = direction > 0 ? above(times, this.time) : above(times, this.time - 1) - 1;
+    this.go(times[(at + times.length) % times.length]);
   }
 
   play() {
@@ -155,7 +162,7 @@ class App {
     document.querySelector('[data-do="tall"]').setAttribute("aria-pressed", String(tall));
     for (const lane of this.lanes) {
       lane.map.resize();
-      const block = this.chosen && this.chosen.lane === lane ? this.chosen.block : lane.movie.accusedBlocks[0];
+      const block = this.chosen && this.chosen.lane === lane ? this.chosen.block : lane.movie.faults.flatMap((fault) => fault.shown)[0];
       if (block !== undefined) lane.map.show(block);
     }
   }
@@ -242,8 +249,7 @@ class App {
   }
 
   arrive() {
-    const broken = this.lanes.find((lane) => lane.movie.violationRow() >= 0);
-    if (broken) this.go(broken.timeOf(broken.movie.violationRow()));
+    if (this.faultTimes.length) this.go(this.faultTimes[0]);
     else this.go(this.comparing && this.differing.length ? this.differing[0] : 0);
   }
 

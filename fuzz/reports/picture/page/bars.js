@@ -46,6 +46,7 @@ function runWords(run, i, block, width) {
   const state = run.state[i];
   if (STATE_MARKS[state] && width < 52) return STATE_MARKS[state];
   const name = blockName(block, run.generation[i]);
+  if (state === ASIDE) return width < 84 ? STATE_MARKS[state] : `${name} *`;
   if ([MISSING, CONFLICT, NULL_BLOCK, UNKNOWN].includes(state)) return STATE_MARKS[state];
   if (state === CACHED || state === RETIRING) return name;
   const holder = state === SHARED ? `s${run.holder[i]}+` : `s${run.holder[i]}`;

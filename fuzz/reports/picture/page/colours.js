@@ -30,19 +30,21 @@ function cellColour(theme, state, holder) {
   if (state === NULL_BLOCK) return theme.line;
   if (state === MISSING) return theme.quiet;
   if (state === CONFLICT) return theme.alarm;
+  if (state === ASIDE) return holder < 0 ? mix(theme.card, theme.quiet, 0.3) : mix(holderColour(holder), theme.card, 0.55);
   if (state === UNKNOWN) return mix(theme.card, theme.quiet, 0.18);
   return theme.free;
 }
 
-/** Stripes, so that a state can be told without colour. `kind`: "rise", "cross" or "level". */
+/** Stripes, so that a state can be told without colour. `kind`: "rise", "cross", "level" or "dots". */
 function pattern(context, kind, colour) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 8;
   const pen = tile.getContext("2d");
-  pen.strokeStyle = colour;
+  pen.strokeStyle = pen.fillStyle = colour;
   pen.lineWidth = 1.5;
   pen.beginPath();
-  if (kind !== "level") for (const shift of [-8, 0, 8]) { pen.moveTo(shift, 8); pen.lineTo(shift + 8, 0); }
+  if (kind === "dots") pen.fillRect(3, 3, 2, 2);
+  if (kind === "rise" || kind === "cross") for (const shift of [-8, 0, 8]) { pen.moveTo(shift, 8); pen.lineTo(shift + 8, 0); }
   if (kind === "cross") for (const shift of [-8, 0, 8]) { pen.moveTo(shift, 0); pen.lineTo(shift + 8, 8); }
   if (kind === "level") { pen.moveTo(0, 4); pen.lineTo(8, 4); }
   pen.stroke();

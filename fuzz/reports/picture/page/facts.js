@@ -2,24 +2,51 @@
 
 const VERDICT_WORDS = { held: "held", broken: "broken", error: "not judged", "not-exercised": "not exercised", "not-applicable": "not applicable", waived: "waived" };
 
+/** The times at which any of the runs breaks a law, in order. */
+const faultTimes = (lanes) => [...new Set(lanes.flatMap((lane) => lane.movie.faults.map((fault) => lane.timeOf(fault.row))))].sort((a, b) => a - b);
+
+/** The fault that is told in full: the one at this time, or the last one before it, or the first. */
+function toldFault(app, lane) {
+  const { faults } = lane.movie;
+  return faults.filter((fault) => lane.timeOf(fault.row) <= app.time).pop() || faults[0];
+}
+
 /** The law, its sentence, the reason, and the first difference between model and cache. */
 function accusationPanel(app, lane) {
-  const { accusation, differences, trouble, note } = lane.movie.picture;
+  const { trouble, note } = lane.movie.picture;
   const name = app.comparing ? h("p", { class: "quiet" }, `${"AB"[lane.index]}: ${lane.movie.picture.name}`) : null;
   if (trouble) return h("div", { class: "charge" }, name, h("h2", {}, "The cache could not be judged"), h("p", {}, trouble));
-  if (!accusation) return note ? h("div", { class: "charge" }, name, h("p", {}, withCode(note))) : null;
-  const go = h("button", { type: "button", class: "link", onclick: () => app.go(lane.timeOf(accusation.row)) }, `step ${thousands(accusation.step)}`);
+  const fault = toldFault(app, lane);
+  if (!fault) return note ? h("div", { class: "charge" }, name, h("p", {}, withCode(note))) : null;
   return h(
     "div",
     { class: "charge" },
     name,
-    h("h2", {}, h("span", { class: "law" }, accusation.law), " is broken at ", go),
-    h("p", { class: "sentence" }, h("b", {}, "The law. "), withCode(accusation.sentence)),
-    h("p", { class: "reason" }, h("b", {}, "The reason. "), reasonText(accusation.reason)),
-    accusation.began.length ? beganIn(app, lane, accusation.began) : null,
-    differences && differences.length ? differencesTable(differences) : null,
+    lane.movie.faults.length > 1 ? faultList(app, lane, fault) : null,
+    h("h2", {}, h("span", { class: "law" }, fault.law), " is broken at ", faultLink(app, lane, fault)),
+    h("p", { class: "sentence" }, h("b", {}, "The law. "), withCode(fault.sentence)),
+    h("p", { class: "reason" }, h("b", {}, "The reason. "), reasonText(fault.reason)),
+    fault.began.length ? beganIn(app, lane, fault.began) : null,
+    fault.differences.length ? differencesTable(fault.differences) : null,
     note ? h("p", { class: "quiet" }, withCode(note)) : null,
   );
+}
+
+/** A link to the step of a fault, that can be copied and sent. */
+function faultLink(app, lane, fault) {
+  const go = (event) => {
+    event.preventDefault();
+    app.go(lane.timeOf(fault.row));
+  };
+  return h("a", { class: "link", href: app.comparing ? `#line=${lane.timeOf(fault.row) + 1}` : `#step=${fault.step}${app.run ? `&run=${app.run}` : ""}`, onclick: go }, `step ${thousands(fault.step)}`);
+}
+
+/** All faults of a trace, each with a link; the one that is told in full is marked. */
+function faultList(app, lane, told) {
+  const items = lane.movie.faults.map((fault) =>
+    h("li", { class: fault === told ? "told" : "", "aria-current": fault === told ? "true" : null }, faultLink(app, lane, fault), " ", h("span", { class: "law" }, fault.law)),
+  );
+  return h("nav", { class: "faults", "aria-label": "Faults" }, h("b", {}, counted(items.length, "fault")), h("ol", {}, items));
 }
 
 /** Links to the earlier steps in which the violation began. */
@@ -81,22 +108,34 @@ function tellFacts(app) {
   const { title, laws, summary, cases } = app.document;
   const { picture } = app.lanes[0].movie;
   byId("title").textContent = title;
-  const broken = app.lanes.some((lane) => lane.movie.picture.accusation);
+  const broken = app.faultTimes.length > 0;
   const trouble = app.lanes.some((lane) => lane.movie.picture.trouble);
   const gaps = app.lanes.some((lane) => (lane.movie.picture.gaps || []).length);
   const kind = broken ? "broken" : trouble || gaps ? "error" : "held";
   byId("verdict").className = `verdict ${kind}`;
   byId("verdict").textContent = { broken: "✕ broken", error: trouble ? "! not judged" : "! judged in part", held: "✓ held" }[kind];
   byId("pool").textContent = `${counted(picture.num_blocks, "block")} of ${counted(picture.groups[0].block_size, "token")}, ${counted(picture.frames.length, "operation")}`;
-  const charges = app.lanes.map((lane) => accusationPanel(app, lane)).filter(Boolean);
-  byId("accusation").hidden = !charges.length;
-  byId("accusation").replaceChildren(...charges);
+  tellCharges(app);
   byId("accusation").classList.toggle("calm", kind === "held");
   byId("facts").replaceChildren(...programPanel(app), ...casesPanel(app, cases), lawsPanel(laws, summary) || "");
+  const several = app.faultTimes.length > 1;
+  document.querySelector('[data-do="violationBefore"]').hidden = !several;
   document.querySelector('[data-do="violation"]').hidden = !broken;
+  document.querySelector('[data-do="violation"]').textContent = several ? "fault ›" : "violation";
   document.querySelector('[data-do="difference"]').hidden = !app.comparing;
   document.querySelector('[data-do="difference"]').textContent = `next of ${counted(app.differing.length, "difference")}`;
   tellRuns(app);
+}
+
+/** The charges: written anew only where another fault is told in full. */
+function tellCharges(app) {
+  const told = app.lanes.map((lane) => toldFault(app, lane));
+  if (app.charged && app.charged.lanes === app.lanes && told.every((fault, index) => fault === app.charged.told[index])) return;
+  app.charged = { lanes: app.lanes, told };
+  const charges = app.lanes.map((lane) => accusationPanel(app, lane)).filter(Boolean);
+  byId("accusation").hidden = !charges.length;
+  byId("accusation").replaceChildren(...charges);
+  if (app.list) app.list.fit();
 }
 
 function tellRuns(app) {

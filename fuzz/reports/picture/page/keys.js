@@ -6,7 +6,7 @@ const KEYS = [
   ["Page ↑ ↓", "a hundred steps", { PageUp: "farBack", PageDown: "farForward" }],
   ["Home End", "first, last step", { Home: "first", End: "last" }],
   ["space", "play, stop", { " ": "play" }],
-  ["v", "the step that breaks the law", { v: "violation" }],
+  ["v V", "the step that breaks a law: the next one, the one before", { v: "violation", V: "violationBefore" }],
   ["d", "the next difference of two runs", { d: "difference" }],
   ["↑ ↓", "choose a block, on the map", {}],
   ["[ ]", "where the chosen block changed, changes next", { "[": "changedBefore", "]": "changedNext" }],
@@ -50,6 +50,7 @@ function helpDialog() {
       ["r", "retiring: nobody holds it, device work may still touch it"],
       ["?", "in no list of the books"],
       ["!", "held, and on the free list"],
+      ["*", "set aside: a fault before accuses it, and what else it shows may be a consequence"],
     ].flatMap(([sign, words]) => [h("dt", {}, sign), h("dd", {}, words)]),
   );
   byId("help").append(close, h("h2", { id: "help-title" }, "Keys"), h("table", {}, h("tbody", {}, rows)), h("h2", {}, "Signs"), signs);

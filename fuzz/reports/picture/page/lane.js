@@ -6,12 +6,12 @@ class Lane {
     this.movie = movie;
     this.index = index;
     this.lay();
-    movie.accusedBlocks = accusedBlocks(movie);
+    movie.faults.forEach((fault) => (fault.shown = accusedBlocks(movie, fault)));
     this.map = new BlockMap(app, this);
     this.body = h("div", { class: "panels" });
     const { picture } = movie;
     const title = app.comparing ? h("h2", { class: "lane-title" }, `${"AB"[index]} `, h("b", {}, picture.name), h("span", { class: "quiet" }, ` on ${picture.target}`)) : null;
-    this.element = h("section", { class: "lane", "aria-label": app.comparing ? `Run ${"AB"[index]}` : "The run" }, title, legend((picture.gaps || []).length), this.map.element, this.body);
+    this.element = h("section", { class: "lane", "aria-label": app.comparing ? `Run ${"AB"[index]}` : "The run" }, title, legend((picture.gaps || []).length, movie.faults.length > 0 && movie.violationRow() < movie.rows - 1), this.map.element, this.body);
   }
 
   /** Which row is in effect at each time, and at which time each row begins. Alone, a run has one row for each time. */
@@ -46,17 +46,17 @@ class Lane {
     return this.rows ? this.app.document.pairs[time][this.index] >= 0 : time < this.movie.rows;
   }
 
-  /** Whether the law is broken at this time. */
-  breaksAt(time) {
-    return this.rowAt(time) >= 0 && this.rowAt(time) === this.movie.violationRow();
+  /** The laws that are broken at this time. */
+  faultsAt(time) {
+    return this.rowAt(time) < 0 ? [] : this.movie.faultsAt(this.rowAt(time));
   }
 
   accuses(block, time) {
-    return this.breaksAt(time) && this.movie.accusedBlocks.includes(block);
+    return this.faultsAt(time).some((fault) => fault.shown.includes(block));
   }
 
   accusesSequence(seq, time) {
-    return this.breaksAt(time) && this.movie.picture.accusation.sequences.includes(seq);
+    return this.faultsAt(time).some((fault) => fault.sequences.includes(seq));
   }
 
   render() {
@@ -85,21 +85,20 @@ function answerText(movie, row) {
   return answer && movie.number(row) !== null ? h("span", { class: "answer" }, `→ ${answer}`) : null;
 }
 
-/** The blocks that the violation is about: those that its reason names, else those of the first difference, else those of its sequences. */
-function accusedBlocks(movie) {
-  const { accusation, differences, num_blocks: blocks } = movie.picture;
-  if (!accusation) return [];
-  const named = accusation.blocks.filter((block) => block < blocks);
+/** The blocks that a fault is about: those that its reason names, else those of the first difference, else those of its sequences. */
+function accusedBlocks(movie, fault) {
+  const named = fault.blocks.filter((block) => block < movie.picture.num_blocks);
   if (named.length) return named;
-  const differing = (differences || []).map((difference) => difference.block).filter((block) => typeof block === "number");
+  const differing = fault.differences.map((difference) => difference.block).filter((block) => typeof block === "number");
   if (differing.length) return differing.slice(0, 1);
-  const state = movie.stateAt(accusation.row);
-  const listed = accusation.sequences.flatMap((seq) => (state.sequences.has(seq) ? state.sequences.get(seq).tables.flat() : []));
+  const state = movie.stateAt(fault.row);
+  const listed = fault.sequences.flatMap((seq) => (state.sequences.has(seq) ? state.sequences.get(seq).tables.flat() : []));
   return [...new Set(listed.filter((block) => block !== NO_BLOCK))].slice(0, 8);
 }
 
-function legend(gaps) {
+function legend(gaps, goesOn) {
   const items = [["held", "held, coloured by sequence"], ["shared", "shared"], ["cached", "free, matchable"], ["free", "free"], ["retiring", "retiring"], ["conflict", "held and free"], ["outline", "the broken law"]];
+  if (goesOn) items.push(["aside", "set aside: accused by a fault before"]);
   if (gaps) items.push(["unknown", "not known: lines are missing"]);
   return h("ul", { class: "legend", "aria-label": "Legend" }, items.map(([kind, words]) => h("li", {}, h("i", { class: `key ${kind}`, "aria-hidden": "true" }), words)));
 }

@@ -117,6 +117,7 @@ class BlockMap {
       [RETIRING]: pattern(pen, "cross", css(this.theme.ink, 0.5)),
       [SHARED]: pattern(pen, "level", css(this.theme.card, 0.75)),
       [CONFLICT]: pattern(pen, "cross", "#ffffff"),
+      [ASIDE]: pattern(pen, "dots", css(this.theme.ink, 0.6)),
       [UNKNOWN]: pattern(pen, "rise", css(this.theme.quiet, 0.22)),
       [NULL_BLOCK]: pattern(pen, "cross", css(this.theme.quiet, 0.35)),
     };
@@ -219,7 +220,7 @@ class BlockMap {
     }
   }
 
-  /** What moves while the map stays: the current step, the chosen block, what the violation names. */
+  /** What moves while the map stays: the current step, the chosen block, what the faults name. */
   paintMarks() {
     const pen = this.pen(this.marks);
     const theme = this.theme || themeColours();
@@ -236,7 +237,7 @@ class BlockMap {
       pen.strokeRect(GUTTER - 1, this.y(this.app.chosen.block) - 0.5, this.width - GUTTER - 3, this.rowHeight);
     }
     this.paintGaps(pen, theme);
-    this.paintViolation(pen, theme);
+    for (const fault of this.lane.movie.faults) this.paintFault(pen, theme, fault);
   }
 
   /** A broken line where operations are missing. */
@@ -256,10 +257,8 @@ class BlockMap {
     pen.restore();
   }
 
-  paintViolation(pen, theme) {
-    const accused = this.lane.movie.picture.accusation;
-    if (!accused) return;
-    const time = this.lane.timeOf(accused.row);
+  paintFault(pen, theme, fault) {
+    const time = this.lane.timeOf(fault.row);
     const width = Math.max(9, this.stepWidth);
     const x = Math.min(this.x(time + 1), this.width - 2) - width;
     if (time < this.app.view.from || time > this.app.view.to) return;
@@ -269,7 +268,7 @@ class BlockMap {
     pen.lineTo(x + width / 2 + 5, AXIS - 9);
     pen.lineTo(x + width / 2, AXIS - 1);
     pen.fill();
-    for (const block of this.lane.movie.accusedBlocks) {
+    for (const block of fault.shown) {
       const height = Math.max(8, this.rowHeight);
       const y = this.y(block) - (height - this.rowHeight) / 2 - 1;
       if (y + height < AXIS) continue;

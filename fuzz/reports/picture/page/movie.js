@@ -109,8 +109,19 @@ class Movie {
     return this.picture.numbers.indexOf(number);
   }
 
+  /** The broken laws in the order of the run: one for a program, for a trace the first fault of each law. */
+  get faults() {
+    return this.picture.faults || [];
+  }
+
+  /** Those that a row breaks. */
+  faultsAt(row) {
+    return this.faults.filter((fault) => fault.row === row);
+  }
+
+  /** The row that breaks the first law, -1 where none is broken. */
   violationRow() {
-    return this.picture.accusation ? this.picture.accusation.row : -1;
+    return this.faults.length ? this.faults[0].row : -1;
   }
 
   // -- prefixes ---------------------------------------------------------------------------------------------------------------------------

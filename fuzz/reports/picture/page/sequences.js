@@ -42,6 +42,7 @@ function sequenceCard(context, sequence, changed, open) {
   const facts = [`${thousands(sequence.computed)} of ${counted(sequence.known, "token")} computed`];
   if (sequence.out) facts.push(passWords(sequence.out));
   if (sequence.swapped) facts.push("swapped out");
+  if (sequence.leftOut) facts.push("not judged: a fault before accuses it");
   if (space) facts.push(space);
   const accused = context.lane.accusesSequence(sequence.seq, context.app.time);
   const card = h(
@@ -84,15 +85,14 @@ function placeOf(context, sequence, group, nodes, position) {
   const content = listed ? after.slots[slot] : 0;
   const expected = position < nodes.length ? nodes[position] * lane.movie.groups + group : 0;
   const readable = position >= readableFrom(shape, sequence.computed) && position < sequence.computed && !sequence.swapped;
-  return { position, block, listed, content, expected, readable, wrong: readable && content !== expected };
+  const judged = !sequence.leftOut && !(listed && after.blockState[block] === ASIDE); // what a fault before accuses is no fault of its own
+  return { position, block, listed, content, expected, readable, wrong: readable && judged && content !== expected };
 }
 
 /** The first place at which the cache does not show what the model knows: what the violation names, else the first one of all. */
 function firstDifference(lane, after, time) {
-  const { accusation, differences } = lane.movie.picture;
-  if (!accusation || lane.rowAt(time) !== accusation.row) return null;
-  const named = (differences || []).find((difference) => typeof difference.position === "number");
-  return named || null;
+  const found = lane.faultsAt(time).flatMap((fault) => fault.differences);
+  return found.find((difference) => typeof difference.position === "number") || null;
 }
 
 function groupTable(context, sequence, group) {

@@ -55,7 +55,7 @@ class State {
   applySequence([seq, known, computed, node, flags, out, deltas]) {
     const old = this.sequences.get(seq);
     const tables = deltas.map(([kept, ...entries], group) => (old ? old.tables[group].slice(0, kept).concat(entries) : entries));
-    this.sequences.set(seq, { seq, known, computed, node, swapped: Boolean(flags & SWAPPED), out, tables });
+    this.sequences.set(seq, { seq, known, computed, node, swapped: Boolean(flags & SWAPPED), leftOut: Boolean(flags & LEFT_OUT), out, tables });
   }
 
   applySlots(runs) {

@@ -92,7 +92,8 @@ class StepList {
     if (!lane.owns(time)) return h("span", { class: "cell absent" }, this.app.comparing ? "not in this run" : "no operation ran");
     const row = lane.rowAt(time);
     const number = movie.number(row);
-    const broken = row === movie.violationRow();
+    const faults = movie.faultsAt(row);
+    const broken = faults.length > 0;
     const text = movie.text(row);
     const verb = movie.kind(row);
     return h(
@@ -101,7 +102,7 @@ class StepList {
       h("span", { class: "number" }, number === null ? "–" : String(number)),
       h("span", { class: `verb ${verb}` }, text),
       movie.answer(row) ? h("span", { class: "answer" }, movie.answer(row)) : null,
-      broken ? h("span", { class: "flag" }, "breaks the law") : null,
+      broken ? h("span", { class: "flag", title: `breaks ${faults[0].law}` }, "breaks the law") : null,
     );
   }
 }

@@ -1,7 +1,7 @@
 // The strip above everything: how full the pool was over the whole run, where the search found something, where the law broke. A native
 // range input lies on it, so that it can be dragged, and moved with keys by those who do not see it.
 
-const AREAS = [[HELD, SHARED], [CACHED], [RETIRING, MISSING, CONFLICT], [UNKNOWN]];
+const AREAS = [[HELD, SHARED], [CACHED], [RETIRING, MISSING, CONFLICT], [UNKNOWN, ASIDE]];
 
 class Timeline {
   constructor(app) {
@@ -50,7 +50,7 @@ class Timeline {
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.paintWindow(pen, theme);
     this.paintHits(pen, theme);
-    for (const lane of this.app.lanes) this.paintFlag(pen, theme, lane);
+    for (const time of this.app.faultTimes) this.paintFlag(pen, theme, time);
     const x = this.x(this.app.time);
     pen.fillStyle = css(theme.ink);
     pen.fillRect(x - 1, 0, 2, this.height);
@@ -107,10 +107,8 @@ class Timeline {
     }
   }
 
-  paintFlag(pen, theme, lane) {
-    const row = lane.movie.violationRow();
-    if (row < 0) return;
-    const x = clamp(this.x(lane.timeOf(row)), 6, this.width - 6);
+  paintFlag(pen, theme, time) {
+    const x = clamp(this.x(time), 6, this.width - 6);
     pen.fillStyle = css(theme.alarm);
     pen.fillRect(x - 1, 0, 2, this.height - 8);
     pen.beginPath();

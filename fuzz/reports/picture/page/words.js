@@ -22,7 +22,7 @@ const counted = (count, noun) => `${thousands(count)} ${noun}${count === 1 ? "" 
 /** b7#3: block 7 as it was handed out for the third time; a block that never was is b7. */
 const blockName = (block, generation) => (generation ? `b${block}#${generation}` : `b${block}`);
 
-const STATE_WORDS = ["free", "free, matchable", "held", "shared", "retiring", "null block", "in no list", "held and free", "not known"];
+const STATE_WORDS = ["free", "free, matchable", "held", "shared", "retiring", "null block", "in no list", "held and free", "not known", "set aside"];
 
 const FREE = 0;
 const CACHED = 1;
@@ -33,12 +33,14 @@ const NULL_BLOCK = 5;
 const MISSING = 6;
 const CONFLICT = 7;
 const UNKNOWN = 8;
+const ASIDE = 9; // a fault before accuses it: no law is asked of it any more
 
 /** A state without colour: what stands in a cell. */
-const STATE_MARKS = ["", "c", "", "", "r", "–", "?", "!", "~"];
+const STATE_MARKS = ["", "c", "", "", "r", "–", "?", "!", "~", "*"];
 
 const NO_BLOCK = -1;
 const SWAPPED = 1;
+const LEFT_OUT = 2;
 
 /** A token in a narrow cell: the end of a long number. */
 const shortToken = (token) => (token < 10000 ? String(token) : `…${String(token).slice(-3)}`);
