@@ -32,6 +32,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     in several groups goes by position, the deepest of all groups first, or group by group), `tight` (tables are never longer than needed),
     `exact` (extend succeeds whenever free and evictable blocks suffice), `rewrites` (a pass may write again what a shared slot already holds).
     `capacity`: blocks really usable out of `num_blocks`, where that differs: a number, or a function of `num_blocks`.
+    `split_pool`: the groups do not share the pool; each has an even share of the ids for itself, the first group the first, and what is over goes to the first groups.
     `tensors`: behind the adapter real passes run on real keys and values, and it raises `Differs` where they give the wrong numbers.
     `null_blocks`: ids that are never handed out (padding sinks). `block_sizes`, `max_blocks`: what the suite may ask for.
     """
@@ -54,5 +55,6 @@ class Capabilities(msgspec.Struct, frozen=True):
     null_blocks: Collection[int] = frozenset()
     policy: Collection[str] = frozenset()
     capacity: Capacity = None
+    split_pool: bool = False
     block_sizes: Sequence[int] = (1, 2, 3, 4, 16)
     max_blocks: int = 64

@@ -82,3 +82,10 @@ def shared_prefix(one: Sequence[int], two: Sequence[int]) -> int:
 def _positive(block_size: int) -> None:
     if block_size < 1:
         raise ValueError(f"a block must hold at least 1 token, not {block_size}")
+
+
+def pool_shares(num_blocks: int, groups: int) -> list[range]:
+    """The ids of each of several groups that have an even share of the pool each; what is over goes to the first groups."""
+    share, over = divmod(num_blocks, groups)
+    ends = [share * (group + 1) + min(group + 1, over) for group in range(groups)]
+    return [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]

@@ -28,7 +28,7 @@ from kvproof.models.capabilities import Capabilities
 from kvproof.models.checks import Broken
 from kvproof.models.deferrals import Deferrals
 from kvproof.models.evidence import NO_EVIDENCE, Evidence
-from kvproof.models.layouts import blocks_for, window_low
+from kvproof.models.layouts import blocks_for, pool_shares, window_low
 from kvproof.models.memory import GhostMemory, Work
 from kvproof.models.numbers import Numbers
 from kvproof.models.observed import Change, Entry, Observed
@@ -146,6 +146,10 @@ class Spec:
         self.aside: Aside | None = None
         """Where the spec goes on after broken laws: what they accuse."""
         self.usable = _usable(capabilities, num_blocks, len(self.universe))
+        self.shares: list[frozenset[int]] = []
+        """The blocks of each group, where the groups do not share the pool."""
+        if capabilities.split_pool:
+            self.shares = [self.universe.intersection(share) for share in pool_shares(num_blocks, len(self.groups))]
         self.tree = PrefixTree()
         self.memory = GhostMemory(num_blocks, max(self.block_sizes))
         self.sequences: dict[int, Sequence] = {}
@@ -314,14 +318,21 @@ class Spec:
 
     def exhausted(self, op: Op) -> bool:
         """Whether the pool has no room for `op`, an extend or fork, even if everything evictable is taken and the tail need not be copied."""
+        taken = set(self.owners) | self.fenced().keys()
         if isinstance(op, Fork):
-            return len(set(self.owners) | self.fenced().keys()) >= self.usable
+            return not self.room_for([1] * len(self.groups), taken) if self.shares else len(taken) >= self.usable
         if not isinstance(op, Extend):
             return False
         sequence = self.live[op.seq]
         end = min(sequence.computed + op.count, len(sequence.known)) + len(op.drafts)
-        need = sum(blocks_for(end, size) for size in self.block_sizes) - sum(len(table) for table in self.tables(sequence))
-        return need > self.usable - len(set(self.owners) | self.fenced().keys())
+        need = [blocks_for(end, size) - len(table) for size, table in zip(self.block_sizes, self.tables(sequence), strict=True)]
+        return not self.room_for(need, taken)
+
+    def room_for(self, need: Iterable[int], taken: Set[int]) -> bool:
+        """Whether so many blocks of each group fit beside the blocks that are `taken`."""
+        if not self.shares:
+            return sum(need) <= self.usable - len(taken)
+        return all(blocks <= len((share & self.judged) - taken) for blocks, share in zip(need, self.shares, strict=True))
 
     # -- preconditions --------------------------------------------------------------------------------------------------------------------------
 

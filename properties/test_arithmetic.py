@@ -10,6 +10,7 @@ from kvproof.models.layouts import (
     blocks_for,
     last_block_length,
     physical_slot,
+    pool_shares,
     shared_prefix,
     tail_waste,
     tail_waste_bound,
@@ -141,3 +142,11 @@ def test_a_shared_prefix_is_a_prefix_of_both_and_the_longest(one, two):
 def test_what_is_put_before_both_is_shared(front, one, two):
     assume(front)
     assert shared_prefix(front + one, front + two) == len(front) + shared_prefix(one, two)
+
+
+@given(blocks=st.integers(0, 40), groups=st.integers(1, 5))
+def test_shares_of_a_pool_are_even_and_leave_nothing(blocks, groups):
+    shares = pool_shares(blocks, groups)
+    assert [block for share in shares for block in share] == list(range(blocks))
+    assert [len(share) for share in shares] == sorted((len(share) for share in shares), reverse=True)
+    assert len(shares[0]) - len(shares[-1]) <= 1

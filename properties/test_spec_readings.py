@@ -368,6 +368,17 @@ class TestTables:
         assert law(full) == "no-spurious-exhaustion"
         assert law(out(0, (1,), [0], free=[1, 2]), capacity=capacity, snapshot=True) is None
 
+    @pytest.mark.parametrize("policy", [(), ("exact",)])
+    def test_groups_that_share_no_pool_have_an_even_share_each(self, policy):
+        """Seven blocks: four for the first group, three for the second."""
+        how = {"groups": (Group(), *WINDOW_2), "num_blocks": 7, "block_size": 1, "policy": policy}
+        full = [Do(Admit(0, (1, 2, 3, 4))), Do(Extend(0, 4), OutOfBlocks())]
+        assert law(full, **how, split_pool=True) is None
+        assert law([Do(Admit(0, (1, 2, 3))), Do(Extend(0, 3), OutOfBlocks())], **how, split_pool=True) == "no-spurious-exhaustion"
+        assert law([Do(Admit(0, (1, 2, 3))), Do(Extend(0, 3), OutOfBlocks())], **how) == "no-spurious-exhaustion"
+        beside = [Do(Admit(1, (5, 6))), Do(Extend(1, 2), tables={1: ([0, 1], [4, 5])}), *full]
+        assert law(beside, **how, split_pool=True) is None
+
     def test_a_pool_does_not_give_more_than_it_has_whatever_the_capacity(self):
         assert law([Do(Admit(0, (1,) * 9)), Do(Extend(0, 9), OutOfBlocks())], capacity=99) is None
 

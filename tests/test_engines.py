@@ -26,7 +26,7 @@ for _needed in ("numpy", "xxhash"):
 
 SMALL = {
     "lmcache[hot]==0.3.3": set(),
-    "sglang[eagle]==0.5.4": set(),
+    "sglang[eagle]==0.5.6": set(),
     "nano-vllm-fork[full]==20260210": {"hit-leaves-last-token"},
     "nano-vllm-npu[full]==0.0.2": {"hit-leaves-last-token"},
     "transformers[full]==5.16.0": {"no-spurious-exhaustion"},
@@ -49,6 +49,13 @@ NIGHTLY = {
     "sglang[radix]==0.5.23": {"hit-same-namespace", "no-aliasing"},
     "sglang[salted]==0.5.23": set(),
     "sglang[eagle]==0.5.23": set(),
+    "sglang[keyed]==0.5.21": set(),
+    "sglang[swa]==0.5.20": set(),
+    "sglang[swa]==0.5.23": set(),
+    "sglang[unified]==0.5.21": set(),
+    "sglang[unified]==0.5.23": set(),
+    "sglang[unified-eagle]==0.5.23": set(),
+    "lmcache[tensors]==0.4.1": set(),
     "vllm[full]==0.33.0": set(),
     "vllm[window]==0.33.0": set(),
     "vllm[deferred]==0.33.0": set(),

@@ -188,6 +188,15 @@ def test_a_folder_of_another_format_is_fetched_again(cache):
     assert store.read_manifest(folder) is None
 
 
+def test_a_folder_of_an_older_edition_is_fetched_again_and_used_where_it_cannot_be(tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(store, "_pip", Pip("toy", wheel(tmp_path, **{"toyengine/core.py": "x = 1", "toyengine/more.py": "y = 2"})))
+    store.provide(Release(msgspec.structs.replace(TOY, keep=("toyengine/core.py",)), "1.0"))
+    newer = Release(msgspec.structs.replace(TOY, edition=2), "1.0")
+    assert store.provide(newer)[1].files == 2
+    monkeypatch.setattr(store, "_pip", Pip("elsewhere", tmp_path / "toy-1.0-py3-none-any.whl"))
+    assert store.provide(Release(msgspec.structs.replace(TOY, edition=3), "1.0"))[1].edition == 2
+
+
 # -- stubs ------------------------------------------------------------------------------------------------------------------------------------
 
 

@@ -55,6 +55,7 @@ class Claims(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     null_blocks: tuple[int, ...] = ()
     policy: tuple[str, ...] = ()
     capacity: int | None = None
+    split_pool: bool = False
 
     @classmethod
     def of(cls, capabilities: Capabilities, num_blocks: int) -> Claims:

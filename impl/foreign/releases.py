@@ -27,7 +27,7 @@ class Engine(msgspec.Struct, frozen=True):
     """What kvproof knows of an engine.
 
     `sources`: distributions that hold its Python files, the smallest first, each of them tried for a release. `keep`: files of the wheel that are kept, as
-    prefixes of their paths. `real`: modules that run, each with all that lies below it. `kept`: third parties that it gets as they are installed; `needs`: those
+    prefixes of their paths; `edition` is counted up when more are, so that folders with fewer are fetched again. `real`: modules that run, each with all that lies below it. `kept`: third parties that it gets as they are installed; `needs`: those
     among them without which it cannot run. `inert`: stubs that may be used, with the reason why no answer depends on them. `answers`: names of modules that do not
     run, and what they are where there is no engine around the cache.
     """
@@ -42,6 +42,7 @@ class Engine(msgspec.Struct, frozen=True):
     oldest: str
     kept: Sequence[str] = ()
     needs: Sequence[str] = ()
+    edition: int = 1
     inert: Mapping[str, str] = {}
     answers: Mapping[str, Any] = {}
 

@@ -53,6 +53,8 @@ class Manifest(msgspec.Struct, frozen=True):
     wheel_bytes: int
     files: int
     bytes: int
+    edition: int = 1
+    """That of the engine's `keep`."""
 
 
 def cache_folder() -> Path:
@@ -68,9 +70,13 @@ def provide(release: Release, say: Say = lambda _: None) -> tuple[Path, Manifest
     """The folder with the files of `release`, fetched where it is not there yet. Raises BadRelease."""
     folder = cache_folder() / release.folder
     manifest = read_manifest(folder)
-    if manifest is None:
+    if manifest is None or manifest.edition != release.engine.edition:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        manifest = _fetch(release, folder, say)
+        try:
+            manifest = _fetch(release, folder, say)
+        except BadRelease:
+            if manifest is None:
+                raise  # else the files of an older edition are here, and do for most variants
         shrink(MAX_CACHE_BYTES, but=folder)
     os.utime(folder / MANIFEST)
     return folder, manifest
@@ -137,7 +143,18 @@ def _fetch_from(wanted: str, release: Release, folder: Path, say: Say) -> Manife
         files, size = unpack(wheel, unpacked, release.engine.keep)
         if not files:
             raise BadRelease(f"{wheel.name} has none of the files that the adapters of {release.engine.name} need; its layout moved.")
-        manifest = Manifest(FORMAT, release.engine.name, release.version, wanted, wheel.name, digest, wheel.stat().st_size, files, size)
+        manifest = Manifest(
+            FORMAT,
+            release.engine.name,
+            release.version,
+            wanted,
+            wheel.name,
+            digest,
+            wheel.stat().st_size,
+            files,
+            size,
+            release.engine.edition,
+        )
         (unpacked / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
         if folder.exists():
             shutil.rmtree(folder)

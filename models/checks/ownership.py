@@ -218,9 +218,9 @@ def no_spurious_exhaustion(spec: Spec, op: Extend, raised: str) -> None:
     """
     sequence = spec.live[op.seq]
     alone = spec.seen.holding.keys() <= {op.seq} and not spec.passes and not spec.steps
-    need = _need(spec, sequence, op)
-    have = sum(len(table) for table in spec.tables(sequence))
-    if alone and need <= spec.usable:
+    needs = _needs(spec, sequence, op)
+    need, haves = sum(needs), [len(table) for table in spec.tables(sequence)]
+    if alone and spec.room_for(needs, frozenset()):
         free = spec.seen.books.free
         if spec.any_drop and (free is None or len(free) + len(spec.owners) < need):
             raise Broken(
@@ -235,10 +235,11 @@ def no_spurious_exhaustion(spec: Spec, op: Extend, raised: str) -> None:
             sequences=(op.seq,),
         )
     kept_back = set(spec.owners) | spec.pinned()
-    if spec.exact and need - have <= spec.usable - len(kept_back):
+    lacks = [blocks - have for blocks, have in zip(needs, haves, strict=True)]
+    if spec.exact and spec.room_for(lacks, kept_back):
         raise Broken(
             "no-spurious-exhaustion",
-            f"sequence {op.seq} needs at most {need - have} more blocks and {spec.usable - len(kept_back)} are free or evictable, yet extend raised {raised}",
+            f"sequence {op.seq} needs at most {sum(lacks)} more blocks and {spec.usable - len(kept_back)} are free or evictable, yet extend raised {raised}",
             sequences=(op.seq,),
         )
     if "exact" in spec.capabilities.policy and raised != "OutOfBlocks" and not spec.exhausted(op):
@@ -254,24 +255,23 @@ def whole_pool_again(spec: Spec, sequence: Sequence) -> None:
         spec.exercised["no-leak"] += spec.any_drop
 
 
-def _need(spec: Spec, sequence: Sequence, op: Extend) -> int:
-    """The most blocks that a correct cache could want for the sequence: room for all it knows, and a copy of each block that it may not write in."""
+def _needs(spec: Spec, sequence: Sequence, op: Extend) -> list[int]:
+    """The most blocks of each group that a correct cache could want for the sequence: room for all it knows, and a copy of each block that it may not write in."""
     first = sequence.computed == 0
     tokens = len(sequence.known) + len(op.drafts)
     if spec.tight and not first:
         tokens = min(tokens, sequence.computed + op.count + len(op.drafts))
-    need = 0
+    needs = []
     for group, (table, size) in enumerate(zip(spec.tables(sequence), spec.block_sizes, strict=True)):
-        need += blocks_for(tokens, size)
+        need = blocks_for(tokens, size)
+        to_write = table[sequence.computed // size :]
         if first:
             need += spec.capabilities.prefix and bool(spec.memory.where(spec.content(sequence, group, 0)))
-            continue
-        to_write = table[sequence.computed // size :]
-        if not (spec.capabilities.prefix or spec.capabilities.fork):
-            continue
-        need += sum(block is not None and len(spec.owners[block]) > 1 for block in to_write[1:])
-        need += sequence.computed % size != 0 or any(block is not None and len(spec.owners[block]) > 1 for block in to_write[:1])
-    return need
+        elif spec.capabilities.prefix or spec.capabilities.fork:
+            need += sum(block is not None and len(spec.owners[block]) > 1 for block in to_write[1:])
+            need += sequence.computed % size != 0 or any(block is not None and len(spec.owners[block]) > 1 for block in to_write[:1])
+        needs.append(need)
+    return needs
 
 
 def mirror(spec: Spec, launched: Iterable[Pass]) -> None:

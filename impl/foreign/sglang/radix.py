@@ -7,16 +7,16 @@ released with `finish` is entered first, what is cancelled or retracted is not.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar, Final
 
 import msgspec
 
 from kvproof.impl.foreign.adapter import EngineAdapter
-from kvproof.impl.foreign.loading import loaded_engine
+from kvproof.impl.foreign.loading import LoadedEngine, loaded_engine
 from kvproof.impl.foreign.sglang.engine import CACHE
-from kvproof.impl.foreign.sglang.trees import MODULE, Request, tree_of
+from kvproof.impl.foreign.sglang.trees import MODULE, PLAIN, Request, Shape, tree_of
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.layouts import blocks_for
 from kvproof.models.ops import Namespace, ReleaseReason
@@ -32,6 +32,7 @@ class Radix(EngineAdapter):
     """Page 0 is the padding sink; pages of one token have an allocator of their own."""
 
     eagle: ClassVar[bool] = False
+    shape: ClassVar[Shape] = PLAIN
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         self.engine = loaded_engine()
@@ -39,7 +40,7 @@ class Radix(EngineAdapter):
         self.torch = self.engine.module(MODULE).torch
         self.allocator = self._allocator((num_blocks - 1) * block_size)
         self.rows = self._rows()
-        self.surface = tree_of(self.engine, self.rows, self.allocator, block_size, eagle=self.eagle)
+        self.surface = tree_of(self.engine, self.shape, self.rows, self.allocator, block_size, eagle=self.eagle)
         self.tree = self.surface.tree
         self.requests: dict[int, Request] = {}
         self.free_rows = list(range(ROWS))
@@ -82,8 +83,9 @@ class Radix(EngineAdapter):
         if "" in (namespace.tenant, namespace.template, namespace.adapter):
             raise Refused("SGLang takes an empty salt, key or adapter for none")
         self.requests[seq] = Request(
-            tokens=list(prompt), prompt=len(prompt), origin_input_ids=list(prompt), extra_key=extra_key, cache_salt=namespace.tenant, priority=0,
-            kv=None, lock=None, last_node=None, computed=0, out=0, prefilled=False,
+            tokens=list(prompt), prompt=len(prompt), origin_input_ids=self.surface.tokens(prompt), extra_key=extra_key, cache_salt=namespace.tenant, priority=0,
+            kv=None, lock=None, last_node=None, computed=0, out=0, prefilled=False, done=False, session=None, session_id=None, kv_rotation_base=None,
+            window_start=0, decodes=0, lock_receipt=None, swa_prefix_lock_released=False,
         )  # fmt: skip
 
     def match(self, seq: int) -> Hit:
@@ -96,6 +98,8 @@ class Radix(EngineAdapter):
         """`match_prefix` and a lock for a waiting request, then slots, evicting what is needed."""
         request = self.requests[seq]
         waiting = request.kv is None
+        if request.prefilled:
+            self._before_decode(request)
         start = self.match(seq).tokens if waiting else request.computed
         tokens = min(count, len(request.tokens) - start)
         if request.prefilled and tokens > 1:
@@ -115,6 +119,9 @@ class Radix(EngineAdapter):
             self.surface.scheduled(request, request.out)
         return Grant(adopted=adopted)
 
+    def _before_decode(self, request: Request) -> None:
+        """What the scheduler does with a request that decodes before it asks for slots."""
+
     def _take_row(self, request: Request) -> int:
         found = self.surface.find(request)
         request.req_pool_idx = self.free_rows.pop()
@@ -126,19 +133,23 @@ class Radix(EngineAdapter):
     def _slots(self, request: Request, start: int, tokens: int) -> Any:
         """Slots for the next `tokens`, if free and evictable ones suffice, as the scheduler's budget demands."""
         needed = (blocks_for(start + tokens, self.page) - blocks_for(start, self.page)) * self.page
-        if needed > self.allocator.available_size() + self.tree.evictable_size():
+        if not self._suffices(needed):
             return None
         self.surface.evict(needed)
         if self.page == 1:
             return self.allocator.alloc(tokens)
         last = int(self.rows.req_to_token[request.req_pool_idx, start - 1]) if start else -1
-        if not hasattr(self.engine.module(f"{CACHE}.allocator"), "alloc_decode_naive"):
+        if not pages_without_kernels(self.engine):
             return self._whole_pages(last, tokens, needed)
         lengths = [self.torch.tensor([value], dtype=self.torch.int64) for value in (start, start + tokens)]
         last_slot = self.torch.tensor([last], dtype=self.torch.int64)
         if request.prefilled:
             return self.allocator.alloc_decode(lengths[1], lengths[1], last_slot)
         return self.allocator.alloc_extend(lengths[0], lengths[0], lengths[1], lengths[1], last_slot, tokens)
+
+    def _suffices(self, needed: int) -> bool:
+        """Whether `needed` slots are free or evictable."""
+        return bool(needed <= self.allocator.available_size() + self.tree.evictable_size())
 
     def _whole_pages(self, last: int, tokens: int, needed: int) -> Any:
         """The rest of the page of slot `last`, then whole pages from `alloc`: where a batch is allocated by a kernel, that is what it would write."""
@@ -174,8 +185,8 @@ class Radix(EngineAdapter):
         """Give the row back."""
         self.free_rows.append(request.req_pool_idx)
         request.kv = request.lock = request.last_node = None
-        request.computed = request.out = 0
-        request.prefilled = False
+        request.computed = request.out = request.window_start = request.decodes = 0
+        request.prefilled = request.done = False
 
     def reset(self) -> bool:
         """`flush_cache`, as long as nothing runs."""
@@ -199,23 +210,28 @@ class Radix(EngineAdapter):
         """Free pages and those of unlocked nodes; the counters that the scheduler plans with."""
         locked, unlocked = self._tree_pages()
         counted = self.allocator.available_size() + self.tree.evictable_size()
-        return Snapshot(free=[*self._free_pages(), *unlocked], cached={*locked, *unlocked}, free_count=counted // self.page)
+        return Snapshot(free=[*self._free_pages(self.allocator), *unlocked], cached={*locked, *unlocked}, free_count=counted // self.page)
 
-    def _free_pages(self) -> list[int]:
+    def _free_pages(self, allocator: Any) -> list[int]:
         """Those on both lists, where a release keeps those that were freed last on one of their own."""
-        lists = (self.allocator.free_pages, getattr(self.allocator, "release_pages", None))
+        lists = (allocator.free_pages, getattr(allocator, "release_pages", None))
         return [page for pages in lists if pages is not None for page in pages.tolist()]
 
     def _tree_pages(self) -> tuple[list[int], list[int]]:
         """The pages of locked and of unlocked nodes."""
+        return self._pages_of(self.shape.nodes(self.tree))
+
+    def _pages_of(self, nodes: Iterable[tuple[Any, bool]]) -> tuple[list[int], list[int]]:
         locked: list[int] = []
         unlocked: list[int] = []
-        nodes = list(self.tree.root_node.children.values())
-        while nodes:
-            node = nodes.pop()
-            nodes += node.children.values()
-            (locked if node.lock_ref else unlocked).extend(slot // self.page for slot in node.value.tolist()[:: self.page])
+        for slots, held in nodes:
+            (locked if held else unlocked).extend(slot // self.page for slot in slots.tolist()[:: self.page])
         return locked, unlocked
+
+
+def pages_without_kernels(engine: LoadedEngine) -> bool:
+    """Whether a batch of pages can be allocated without a Triton kernel, as since 0.5.22."""
+    return hasattr(engine.module(f"{CACHE}.allocator"), "alloc_decode_naive")
 
 
 def _kept(row: int) -> None:
