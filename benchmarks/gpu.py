@@ -26,4 +26,4 @@ if __name__ == "__main__":
     find_checkout()
     from kvproof.kernels.gpu.run import main
 
-    raise SystemExit(main())
+    raise SystemExit(main(script=__file__))

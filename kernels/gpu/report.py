@@ -35,6 +35,15 @@ class Measurement:
     runs: int = 0
 
 
+@dataclasses.dataclass(frozen=True)
+class Begun:
+    """A part that was begun `started` seconds into the run, and may take `limit_seconds`."""
+
+    name: str
+    started: float
+    limit_seconds: float
+
+
 NOTE = (
     "Medians. The share is of the rate that this run measured on the same device: bytes read and written each second by a copy, or operations each "
     "second of a matrix product."
@@ -42,15 +51,37 @@ NOTE = (
 
 
 class Report:
-    """`path` without suffix; `.md` and `.json` are written beside each other."""
+    """`path` without suffix; `.md` and `.json` are written beside each other. `rates`: bytes and operations each second of the device, by what was
+    measured. With `start`, a time of the monotonic clock, the report of an earlier process of the same run is gone on with.
+    """
 
-    def __init__(self, path: Path, device: str) -> None:
+    def __init__(self, path: Path, device: str, start: float | None = None) -> None:
         self.path, self.device = path, device
         self.checks: list[Check] = []
         self.measurements: list[Measurement] = []
         self.problems: list[str] = []
-        self.start = time.monotonic()
+        self.begun: list[Begun] = []
+        self.rates: dict[str, float] = {}
+        self.start = time.monotonic() if start is None else start
         self.complete = False
+        if start is None:
+            self.write()
+        else:
+            self.read()
+            self.device = device
+
+    def read(self) -> None:
+        """What another process has written."""
+        held = json.loads(self.path.with_name(self.path.name + ".json").read_text(encoding="utf-8"))
+        self.device, self.complete = held["device"], held["complete"]
+        self.checks = [Check(**entry) for entry in held["checks"]]
+        self.measurements = [Measurement(**entry) for entry in held["measurements"]]
+        self.problems, self.rates = held["problems"], held["rates"]
+        self.begun = [Begun(**entry) for entry in held["begun"]]
+
+    def begin(self, name: str, limit_seconds: float) -> None:
+        """Say what is done now."""
+        self.begun.append(Begun(name, time.monotonic() - self.start, limit_seconds))
         self.write()
 
     def check(self, entry: Check) -> None:
@@ -91,6 +122,8 @@ class Report:
             "checks": [dataclasses.asdict(entry) for entry in self.checks],
             "measurements": [dataclasses.asdict(entry) for entry in self.measurements],
             "problems": self.problems,
+            "begun": [dataclasses.asdict(entry) for entry in self.begun],
+            "rates": self.rates,
         }
         self._replace(".json", json.dumps(held, indent=2) + "\n")
         self._replace(".md", self.markdown())

@@ -1,5 +1,5 @@
 """The order of a GPU run: checks of a few seconds each, then speed, then the kernel laws with the time that is left. Each entry is written to the
-report when it is known.
+report when it is known, and parts run in processes that can be lost (`supervise`).
 
 Exit status 0 if every check held, 1 if one is broken or the run was cut off, 2 where there is no GPU or the request is at fault.
 """
@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import faulthandler
 import functools
 import gc
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +21,7 @@ import torch
 
 from kvproof.kernels.gpu import checks, graphs, measure
 from kvproof.kernels.gpu.report import Check, Measurement, Report
+from kvproof.kernels.gpu.supervise import LOST, supervise
 from kvproof.kernels.gpu.tune import tune
 from kvproof.kernels.machine import Machine
 from kvproof.kernels.paged.adapter import PagedTriton
@@ -30,6 +31,10 @@ SECONDS = 420.0
 
 GRACE_SECONDS = 45.0
 """So long a part that has begun may go on; then the run is cut off, wherever it is, with everything on disk that was known."""
+
+
+PART_SECONDS = 90.0
+"""So long a part may take before its process is ended; it takes some ten seconds, most of them for compiling. Laws and tuning have their own share."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +64,8 @@ DRY = Rig("no device (a dry run)", "cpu", graphs.emulated, 1 << 20, _small, 1, 6
 """The IR machine in place of a GPU, to see that every part runs."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run everything that the request names."""
+def main(arguments: Sequence[str] | None = None, script: str = "") -> int:
+    """Run everything that the request names. With `script`, which must call this function, in processes of their own."""
     parser = argparse.ArgumentParser(description="Check and measure the paged kernels on this machine's GPU.")
     parser.add_argument("--out", type=Path, default=Path("gpu-report"), help="report files without suffix (default: gpu-report)")
     parser.add_argument("--only", choices=("checks", "speed", "tune"), help="one part; without it checks and speed")
@@ -68,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--dry-run", action="store_true", help="without a GPU: every part on the IR machine and small loads; its times mean nothing"
     )
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"begin no part after this many seconds (default: {SECONDS:.0f})")
+    parser.add_argument("--worker", type=float, metavar="START", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if not options.dry_run and not torch.cuda.is_available():
         print(
@@ -77,23 +83,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.out.parent.is_dir():
         print(f"The folder {options.out.parent} does not exist; create it or name another report with --out.")
         return 2
+    if script and options.worker is None:
+        report = Report(options.out, "not known yet")
+        again = [sys.executable, script, *(sys.argv[1:] if arguments is None else arguments), "--worker", str(report.start)]
+        return supervise(again, report, report.start + options.seconds + GRACE_SECONDS)
     rig = DRY if options.dry_run else gpu()
     measure.DEVICE = rig.device
-    report = Report(options.out, rig.name)
-    faulthandler.dump_traceback_later(options.seconds + GRACE_SECONDS, exit=True)
+    report = Report(options.out, rig.name, options.worker)
+    known = {part.name for part in report.begun}
     for name, part in _parts(options.only, rig, report, options.seconds):
-        if time.monotonic() - report.start > options.seconds:
+        spent = time.monotonic() - report.start
+        if name in known:
+            continue
+        if spent > options.seconds:
             report.problem(f"{name}: not begun, {options.seconds:.0f} s had passed")
             continue
-        _guarded(name, part, report)
-    faulthandler.cancel_dump_traceback_later()
+        own_share = name == "tune" or name.startswith("laws")
+        report.begin(name, options.seconds - spent + GRACE_SECONDS if own_share else PART_SECONDS)
+        if not _guarded(name, part, report):
+            print("          the device no longer answers; another process goes on", flush=True)
+            return LOST
     report.finish()
     print(f"{options.out}.md and {options.out}.json are written.")
     return 1 if any(check.verdict in ("broken", "error") for check in report.checks) else 0
 
 
-def _guarded(name: str, part: Callable[[], None], report: Report) -> None:
-    """One part; what it raises is an entry of the report, and the next part runs."""
+def _guarded(name: str, part: Callable[[], None], report: Report) -> bool:
+    """One part; what it raises is an entry of the report. False where the device is lost to this process, so that no later part could run."""
     print(f"{time.monotonic() - report.start:6.1f} s  {name}", flush=True)
     try:
         with contextlib.nullcontext() if torch.cuda.is_available() else Machine().installed():
@@ -104,9 +120,14 @@ def _guarded(name: str, part: Callable[[], None], report: Report) -> None:
         text = f"{type(error).__name__}: {lines[0]}"
         report.check(Check(name, "error", text))
         print(f"          {text}", flush=True)
+        try:
+            _settle()
+        except Exception:  # noqa: BLE001 - whatever it says, nothing can be asked of the device any more
+            return False
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    return True
 
 
 def _settle() -> None:
@@ -158,19 +179,17 @@ def _judging(rig: Rig, report: Report, group: str, seconds: float, groups: int) 
 
 
 def _speed(rig: Rig, report: Report) -> Iterator[tuple[str, Callable[[], None]]]:
-    kernels, rates = PagedTriton(), measure.Rates(0.0, 0.0)
+    kernels = PagedTriton()
 
     def device() -> None:
-        nonlocal rates
-        copy, copied = measure.copy_bandwidth(rig.copy_megabytes)
-        matrix, multiplied = measure.matrix_rate(rig.matrix_size)
-        rates = measure.Rates(copy, matrix)
+        report.rates["copy"], copied = measure.copy_bandwidth(rig.copy_megabytes)
         report.measure(copied)
+        report.rates["matrix"], multiplied = measure.matrix_rate(rig.matrix_size)
         report.measure(multiplied)
 
-    def adding(make: Callable[[], Measurement | list[Measurement]]) -> Callable[[], None]:
+    def adding(make: Callable[[measure.Rates], Measurement | list[Measurement]]) -> Callable[[], None]:
         def run() -> None:
-            found = make()
+            found = make(measure.Rates(report.rates.get("copy", 0.0), report.rates.get("matrix", 0.0)))
             for entry in found if isinstance(found, list) else [found]:
                 report.measure(entry)
                 print(
@@ -182,15 +201,27 @@ def _speed(rig: Rig, report: Report) -> Iterator[tuple[str, Callable[[], None]]]
 
     yield "what the device does", device
     load = rig.load
-    for one in (load(), load(layout="HND"), load(ratio=8), load(stored="float8_e4m3fn"), load(stored="int8"), load(seqs=1, tokens=131072)):
-        yield f"decode {one}", adding(lambda one=one: measure.decode(one, rates, kernels))  # type: ignore[misc]
-    yield "decode low bits", adding(lambda: measure.decode_low_bits(load(), rates))
-    yield "decode by torch", adding(lambda: measure.decode_torch(load(), rates))
-    for heads in (16, 128):
-        yield f"mla decode {heads}", adding(lambda heads=heads: measure.decode_latent(load(), heads, rates, kernels))  # type: ignore[misc]
     whole = load(seqs=4, tokens=4096)
-    yield "prefill", adding(lambda: measure.prefill(whole, rates, kernels))
-    yield "append", adding(lambda: measure.append(load(tokens=32768, seqs=16), 5, rates, kernels))
-    yield "prefill by torch", adding(lambda: measure.prefill_torch(whole, rates))
-    yield "store", adding(lambda: measure.store(load(tokens=2048), rates, kernels))
-    yield "copy", adding(lambda: measure.copy_blocks(load(), rates, kernels))
+    # The two goals first: of a run that is cut short they are the least to be missed.
+    yield "speed of decode", adding(lambda rates: measure.decode(load(), rates, kernels))
+    yield "speed of prefill", adding(lambda rates: measure.prefill(whole, rates, kernels))
+    others = {
+        "HND": load(layout="HND"),
+        "8 queries a head": load(ratio=8),
+        "e4m3": load(stored="float8_e4m3fn"),
+        "int8": load(stored="int8"),
+        "one long sequence": load(seqs=1, tokens=131072),
+    }
+    for name, one in others.items():
+        yield f"speed of decode, {name}", adding(lambda rates, one=one: measure.decode(one, rates, kernels))  # type: ignore[misc]
+    yield "speed of append", adding(lambda rates: measure.append(load(tokens=32768, seqs=16), 5, rates, kernels))
+    yield "speed of torch's decode", adding(lambda rates: measure.decode_torch(load(), rates))
+    yield "speed of torch's prefill", adding(lambda rates: measure.prefill_torch(whole, rates))
+    for heads in (16, 128):
+        yield (
+            f"speed of mla decode, {heads} heads",
+            adding(lambda rates, heads=heads: measure.decode_latent(load(), heads, rates, kernels)),  # type: ignore[misc]
+        )
+    yield "speed of decode, low bits", adding(lambda rates: measure.decode_low_bits(load(), rates))
+    yield "speed of store", adding(lambda rates: measure.store(load(tokens=2048), rates, kernels))
+    yield "speed of block copies", adding(lambda rates: measure.copy_blocks(load(), rates, kernels))

@@ -16,6 +16,7 @@ from kvproof.kernels.contract import KernelCapabilities
 from kvproof.kernels.gpu import checks, graphs, measure, run
 from kvproof.kernels.gpu.device import GuardBroken, Guarded, on_device
 from kvproof.kernels.gpu.report import Check, Measurement, Report
+from kvproof.kernels.gpu.supervise import supervise
 from kvproof.kernels.machine import Machine
 from kvproof.kernels.paged.adapter import PagedTriton
 from kvproof.kernels.paged.torch_path import PagedTorch
@@ -174,7 +175,8 @@ def test_a_report_keeps_what_came_before_a_failure(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.nightly
 def test_a_dry_run_reaches_the_end_of_every_part(tmp_path: Path) -> None:
-    assert run.main(["--dry-run", "--out", str(tmp_path / "dry"), "--seconds", "400"]) == 0
+    script = [sys.executable, str(ROOT / "benchmarks" / "gpu.py")]
+    subprocess.run([*script, "--dry-run", "--out", str(tmp_path / "dry"), "--seconds", "400"], check=True)
     held = json.loads((tmp_path / "dry.json").read_text())
     assert held["complete"]
     assert held["problems"] == []
@@ -188,6 +190,77 @@ def test_a_dry_run_begins_nothing_after_its_time(tmp_path: Path) -> None:
     assert held["checks"] == []
     assert "captured graph: block copies: not begun, 0 s had passed" in held["problems"]
     assert "0 of 0 entries hold. The run reached its end." in (tmp_path / "dry.md").read_text()
+
+
+WORKER = """
+import json, os, pathlib, signal, sys, time
+path, start = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+held = json.loads(path.read_text())
+
+def save():
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(held))
+    part.replace(path)
+
+def add(name, verdict):
+    held["checks"].append({"name": name, "verdict": verdict})
+    save()
+
+for name in ("first", "dies", "second", "hangs", "third", "loses the device", "last"):
+    if name in [part["name"] for part in held["begun"]]:
+        continue
+    held["begun"].append({"name": name, "started": time.monotonic() - start, "limit_seconds": 2.0})
+    save()
+    if name == "dies":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if name == "hangs":
+        time.sleep(600)
+    if name == "loses the device":
+        add(name, "error")
+        raise SystemExit(3)
+    add(name, "held")
+held["complete"] = True
+save()
+"""
+
+
+def test_a_part_that_dies_hangs_or_loses_the_device_costs_no_other(tmp_path: Path) -> None:
+    report = Report(tmp_path / "gpu", "A device")
+    command = [sys.executable, "-c", WORKER, str(tmp_path / "gpu.json"), str(report.start)]
+    assert supervise(command, report, report.start + 100) == 1
+    assert report.complete
+    assert {check.name: (check.verdict, check.detail) for check in report.checks} == {
+        "first": ("held", ""),
+        "dies": ("error", "ended its process: signal SIGSEGV"),
+        "second": ("held", ""),
+        "hangs": ("error", "was ended after 2 s"),
+        "third": ("held", ""),
+        "loses the device": ("error", ""),
+        "last": ("held", ""),
+    }
+
+
+def test_a_run_ends_at_its_deadline_wherever_it_is(tmp_path: Path) -> None:
+    report = Report(tmp_path / "gpu", "A device")
+    report.check(Check("a law", "held"))
+    assert supervise([sys.executable, "-c", "import time; time.sleep(600)"], report, report.start + 1) == 1
+    assert "| the run | error | 0.0 | was ended: the time of the run was over |" in (tmp_path / "gpu.md").read_text()
+    assert [check.name for check in report.checks] == ["a law", "the run"]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_part_that_fails_ends_its_process_only_where_the_device_is_lost(answers: bool, tmp_path: Path, monkeypatch) -> None:
+    def settle() -> None:
+        if not answers:
+            raise RuntimeError("unspecified launch failure")
+
+    def fails() -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(run, "_settle", settle)
+    report = Report(tmp_path / "gpu", "A device")
+    assert run._guarded("prefill", fails, report) is answers
+    assert [check.detail for check in report.checks] == ["RuntimeError: an illegal memory access was encountered"]
 
 
 BLOCKED = """
