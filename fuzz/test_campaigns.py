@@ -221,6 +221,73 @@ def test_a_campaign_that_is_killed_goes_on_where_it_stopped(tmp_path):
     assert store.open_orders() == []
 
 
+class Alone:
+    """A crew of one worker in this process."""
+
+    size = 1
+
+    def __init__(self, name):
+        self.worker = Worker(Job(name, 10.0), find, "c", lambda _: None)
+        self.order = None
+
+    def free(self):
+        return [] if self.order else [0]
+
+    def give(self, worker, order):
+        self.order = order
+
+    def wait(self, seconds):
+        order, self.order = self.order, None
+        return [(0, self.worker.do(order))] if order else []
+
+
+class Fragile(InMemoryExampleDatabase):
+    """Ends its process, so to speak, before one of the changes that are asked of it."""
+
+    left = 10**9
+
+    def save(self, key, value):
+        self._change()
+        super().save(key, value)
+
+    def delete(self, key, value):
+        self._change()
+        super().delete(key, value)
+
+    def _change(self):
+        self.left -= 1
+        if not self.left:
+            raise Killed
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_campaign_that_is_killed_before_any_change_of_its_store_loses_and_doubles_nothing(monkeypatch):
+    monkeypatch.setattr("kvproof.fuzz.campaigns.work.SHRINK_SECONDS", 0.0)
+
+    def run(database):
+        conductor = Conductor(Plan("c", 1, "batch", 600.0, 2, 4), Alone("leaky"), new_store("leaky", database))
+        conductor.run()
+        return conductor
+
+    whole = Fragile()
+    asked = run(whole)
+    assert asked.findings
+    for change in range(1, 10**9 - whole.left + 1):
+        database = Fragile()
+        database.left = change
+        with pytest.raises((Killed, BadStore)):
+            run(database)
+        database.left = 10**9
+        again = run(database)
+        assert {number for _, number in again.records if number >= 0} == {0, 1}, change
+        assert sum(record.programs for (_, number), record in again.records.items() if number >= 0) == 4
+        assert again.store.findings() == asked.store.findings(), change
+        assert again.store.open_orders() == []
+
+
 def test_a_late_answer_of_a_batch_that_was_done_again_counts_once():
     conductor = run_campaign("toy", programs=20)
     [record] = [record for record in conductor.records.values() if record.batch == 0]

@@ -17,7 +17,7 @@ from kvproof.fuzz.campaigns.conductor import Conductor, Plan
 from kvproof.fuzz.campaigns.crew import LocalCrew
 from kvproof.fuzz.campaigns.faults import BadCluster, BadStore
 from kvproof.fuzz.campaigns.findings import identity
-from kvproof.fuzz.campaigns.orders import Job
+from kvproof.fuzz.campaigns.orders import Job, Result
 from kvproof.fuzz.campaigns.ray_crew import RayCrew
 from kvproof.fuzz.campaigns.store import Store, directory, redis
 from kvproof.fuzz.engine import Search, Tally, run_program
@@ -67,6 +67,61 @@ def conduct(crew, store, disturb=lambda conductor: None, **plan):
     return conductor
 
 
+# -- the examples of Hypothesis ---------------------------------------------------------------------------------------------------------------------
+
+
+class Exchange:
+    """Which examples of Hypothesis each worker made, and which it was given."""
+
+    def __init__(self, crew):
+        self.crew = crew
+        self.made, self.given = {}, {}
+        self._give, self._wait = crew.give, crew.wait
+        crew.give, crew.wait = self.give, self.wait
+
+    def give(self, worker, order):
+        self.given.setdefault(worker, set()).update(order.examples)
+        self._give(worker, order)
+
+    def wait(self, seconds):
+        answers = self._wait(seconds)
+        for worker, answer in answers:
+            if isinstance(answer, Result):
+                self.made.setdefault(worker, set()).update(answer.examples)
+        return answers
+
+    @property
+    def passed_on(self):
+        """The examples that one worker made and another one was given."""
+        return {
+            example for one, made in self.made.items() for other, given in self.given.items() if one != other for example in made & given
+        }
+
+
+@pytest.fixture
+def of_the_machine(monkeypatch):
+    """Every order goes to the Hypothesis machine, and is short."""
+    monkeypatch.setattr("kvproof.fuzz.campaigns.conductor.MACHINE_EVERY", 1)
+    monkeypatch.setattr("kvproof.fuzz.engine.MACHINE_PROGRAMS", 8)
+
+
+def stop_after(batches, conductor):
+    """End a campaign after so many batches, as the end of its time would."""
+    conductor._stopping = conductor._stopping or conductor.totals.batches >= batches
+
+
+def assert_whole(conductor, store):
+    """Every batch was done, and is counted, once, and nothing that was kept is missing from the store."""
+    numbers = sorted(batch for _, batch in conductor.records)
+    assert numbers == list(range(len(numbers)))
+    assert conductor.totals.programs == sum(record.programs for record in conductor.records.values())
+    assert all(record.programs and not record.lost for record in conductor.records.values())
+    assert store.records() == conductor.records
+    assert set(store.examples()) == conductor.examples
+    assert store.open_orders() == []
+    assert conductor.findings == {}
+
+
 # -- Ray ----------------------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -97,6 +152,34 @@ def test_a_killed_worker_and_a_killed_node_lose_nothing_and_nothing_is_counted_t
     assert store.records() == conductor.records
     assert store.open_orders() == []
     assert conductor.findings == {}
+
+
+@needs_ray
+@needs_redis
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+def test_workers_of_a_cluster_share_the_examples_of_hypothesis_through_redis(cluster, server, of_the_machine):
+    """A worker and a node are killed in the middle; a second campaign goes on from the examples."""
+    address, _ = server
+    crew = RayCrew(Job("production-sync", 10.0), find_target, "c", address=cluster.address)
+    pids = crew.ray.get([place.actor.pid.remote() for place in crew._places])
+    exchange, done = Exchange(crew), []
+
+    def disturb(conductor):
+        if not done and conductor.totals.batches >= 3 and conductor.out:
+            os.kill(pids[next(iter(conductor.out))], signal.SIGKILL)
+            done.append("worker")
+        elif len(done) == 1 and conductor.totals.batches >= 8:
+            cluster.remove_node(cluster.extra, allow_graceful=False)
+            done.append("node")
+        stop_after(14, conductor)
+
+    store = Store(redis(address), target="production-sync", campaign="c")
+    conductor = conduct(crew, store, disturb, batch=None)
+    assert done == ["worker", "node"]
+    assert conductor.incidents
+    assert_whole(conductor, store)
+    assert exchange.passed_on
 
 
 @needs_ray
@@ -210,6 +293,34 @@ def test_a_campaign_in_redis_that_is_cut_off_goes_on_where_it_stopped(server):
     conductor = conduct(LocalCrew(Job("production-sync", 10.0), find_target, "c", workers=2), store, programs=60)
     assert sorted(batch for _, batch in conductor.records) == list(range(6))
     assert conductor.totals.programs == 60
+
+
+@needs_redis
+def test_workers_share_the_examples_of_hypothesis_through_redis_and_a_killed_one_loses_nothing(server, of_the_machine):
+    address, _ = server
+    crew, killed = LocalCrew(Job("production-sync", 10.0), find_target, "c", workers=2), []
+    exchange = Exchange(crew)
+
+    def disturb(conductor):
+        if not killed and conductor.totals.batches >= 2 and conductor.out:
+            killed.append(next(iter(conductor.out)))
+            os.kill(crew._places[killed[0]].process.pid, signal.SIGKILL)
+        stop_after(6, conductor)
+
+    store = Store(redis(address), target="production-sync", campaign="c")
+    conductor = conduct(crew, store, disturb, batch=None)
+    assert killed
+    assert len(conductor.incidents) == 1
+    assert_whole(conductor, store)
+    assert exchange.passed_on
+
+    other = Store(redis(address), target="production-sync", campaign="other")
+    crew = LocalCrew(Job("production-sync", 10.0), find_target, "other", workers=1)
+    exchange, kept = Exchange(crew), set(store.examples())
+    conductor = conduct(crew, other, lambda conductor: stop_after(1, conductor), campaign="other", seed=2, batch=None)
+    assert exchange.given[0]
+    assert exchange.given[0] <= kept
+    assert_whole(conductor, other)
 
 
 @needs_redis

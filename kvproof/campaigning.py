@@ -10,11 +10,9 @@ import contextlib
 import fcntl
 import re
 import secrets
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -25,6 +23,7 @@ from kvproof.fuzz.reports import terminal
 from kvproof.models.capabilities import Capabilities
 from kvproof.options import default_workers
 from kvproof.properties.situations import possible
+from kvproof.signals import interrupt, stopped_by_signals
 from kvproof.targets import find_target
 
 if TYPE_CHECKING:
@@ -176,26 +175,12 @@ def conduct(
         with (
             _shown(0 if capabilities is None else len(list(possible(capabilities)))) as on_progress,
             contextlib.suppress(KeyboardInterrupt),
-            _terminated_like_interrupted(),
+            stopped_by_signals(interrupt),
         ):
             conductor.run(on_progress)
     finally:
         crew.close()
     return conductor, time.monotonic() - begun
-
-
-@contextlib.contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Whoever runs jobs for others (Kubernetes, Slurm, a CI runner) asks a process to end before ending it: then there is time for the report."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import click
@@ -26,6 +22,7 @@ from kvproof.impl.adapter import CacheAdapter
 from kvproof.models.laws import BY_NAME
 from kvproof.models.ops import OP_TYPES
 from kvproof.options import BUDGET_TOO, FAILURE_FILES, FILE
+from kvproof.signals import stopped_by_signals
 from kvproof.targets import DEFAULT_TARGET, BadTarget, find_target
 
 SAVE_SECONDS: Final = 60.0
@@ -92,7 +89,7 @@ def exhaust(
         search = Search.load(state, adapter, where, scope, draw=picture is not None)
     else:
         search = Search(adapter, where, scope, draw=picture is not None)
-    with stopped_by_signals(search):
+    with stopped_by_signals(search.stop):
         _run(search, budget or seconds, depth, state)
     console = Output()
     for line in report(search, target):
@@ -115,22 +112,6 @@ def _scope(name: str, without: tuple[str, ...], changes: dict[str, Any]) -> Scop
     start = SCOPES[name]
     given = {field: value for field, value in changes.items() if value is not None}
     return msgspec.structs.replace(start, **given, without=start.without | set(without))
-
-
-@contextlib.contextmanager
-def stopped_by_signals(search: Search) -> Iterator[None]:
-    """Within it, Ctrl-C, or a request to terminate, ends the search as the end of its time would; a second one ends the process at once."""
-
-    def stop(number: int, _: FrameType | None) -> None:
-        search.stopping = True
-        signal.signal(number, before[signal.Signals(number)])
-
-    before = {int(number): signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _run(search: Search, seconds: float, depth: int | None, state: Path | None) -> None:

@@ -67,7 +67,8 @@ FINISH_SECONDS: Final = 15.0
 TICK_SECONDS: Final = 0.25
 
 MOST_ATTEMPTS: Final = 3
-"""An order is given up after so many workers were lost with it: the second time each program has a process of its own, so a loss is no longer that of a program."""
+"""An order is given up after so many workers were lost with it: the second time each program has a process of its own, so a loss is no longer that of a program. A batch of the
+Hypothesis machine is done again as it was: if the target kills its process, it does so each time."""
 
 MOST_LOSSES_WITHOUT_BLAME: Final = 20
 """How often an order may be lost with machines that went away."""
@@ -207,16 +208,17 @@ class Conductor:
 
     def _prepare(self) -> None:
         """What has to be done first: what was out when the campaign was killed, the failures that were kept, and in other modes than batch the corpus too."""
-        done = self.records.keys()
+        latest: dict[int, Order] = {}
         for order in self.store.open_orders():
-            self.store.close_order(order)
-            if (
-                order.number >= 0
-                and (self.plan.campaign, order.number) not in done
-                and all(order.number != other.number for other in self.waiting)
-            ):
-                self.waiting.append(order)
-                self._next = max(self._next, order.number + 1)
+            past = latest.get(order.number)
+            if order.number < 0 or (self.plan.campaign, order.number) in self.records:
+                past = order
+            else:
+                latest[order.number] = order
+            if past is not None:
+                self.store.close_order(past)
+        self.waiting.extend(latest.values())
+        self._next = max([self._next, *(number + 1 for number in latest)])
         kept = [finding.program for finding in self.findings.values() if isinstance(finding.program, Program)]
         if self.plan.mode != "batch":
             kept += self.corpus
@@ -272,7 +274,6 @@ class Conductor:
             self.proven.add(worker)
             self.caught += 1
             return
-        self._keep_record(result.record)
         for kept in result.kept:
             if not self._known.issuperset(kept.situations):  # another worker may have been first
                 self._keep_program(kept.program)
@@ -281,6 +282,7 @@ class Conductor:
         for finding in result.findings:
             self._keep_finding(finding)
         self._keep_examples(result)
+        self._keep_record(result.record)  # last: a batch with a record is not done again, so what it found has to be kept by then
         self.store.close_order(order)
         if self.plan.batch is None and order.kind == "swarm" and order.attempt == 1 and result.record.programs:
             rate = result.record.programs / max(result.record.seconds, 1e-3)
@@ -303,21 +305,23 @@ class Conductor:
             return
         self.incidents.append(f"{lost.how}; batch {order.number} is done again")
         self.losses[order.number] += 1
-        self.store.close_order(order)
         if not lost.blame and self.losses[order.number] <= MOST_LOSSES_WITHOUT_BLAME:
             again = order
-        elif lost.blame and order.attempt < MOST_ATTEMPTS and order.kind in ("swarm", "replay"):
+        elif lost.blame and order.attempt < MOST_ATTEMPTS and order.kind != "kernels":
             again = msgspec.structs.replace(order, attempt=order.attempt + 1)
         else:
             self._give_up(order, lost)
             return
-        self.store.open_order(again)
+        if again is not order:  # written down before the old one is crossed out, so that a batch is never without an order
+            self.store.open_order(again)
+            self.store.close_order(order)
         self.waiting.appendleft(again)
 
     def _give_up(self, order: Order, lost: Lost) -> None:
         told = f"{lost.how}; the target ends or blocks its process."
-        self._keep_record(Record(self.plan.campaign, order.number, order.seed, order.attempt, lost=lost.how, failures={"": 1}))
         self._keep_finding(Finding("", told, f"seed {lost.seed or order.seed}", 1))
+        self._keep_record(Record(self.plan.campaign, order.number, order.seed, order.attempt, lost=lost.how, failures={"": 1}))
+        self.store.close_order(order)
 
     def _forget(self, worker: int) -> None:
         self.proven.discard(worker)

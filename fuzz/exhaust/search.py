@@ -107,8 +107,7 @@ class Search:
         self.failure: Program | None = None
         self.edges: list[tuple[int, int, int]] = []
         """(state, operation, state) of every transition, where they are to be drawn."""
-        self.stopping = False
-        """Set, by a signal for instance, to end `run` after the state that is at work."""
+        self._stopping = False
         self._draw = draw
         self._kept: dict[int, bytes] = {}
         self._keep = True
@@ -137,7 +136,7 @@ class Search:
             while self.done < len(self.states) and self.failure is None:
                 level = self.depths[self.done]
                 now = time.monotonic()
-                if self.stopping or now - start > seconds or (depth is not None and level >= depth):
+                if self._stopping or now - start > seconds or (depth is not None and level >= depth):
                     break
                 self._expand(self.done)
                 self._kept.pop(self.done, None)
@@ -148,6 +147,10 @@ class Search:
                     yield self._progress(level)
         self.seconds = before + time.monotonic() - start
         yield self._progress(self.depths[min(self.done, len(self.states) - 1)])
+
+    def stop(self) -> None:
+        """End `run` after the state that is at work; a signal handler may call this."""
+        self._stopping = True
 
     def program(self, state: int, last: AnyOp | None = None) -> tuple[AnyOp, ...]:
         """The operations that lead to `state`, and then `last`."""

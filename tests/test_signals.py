@@ -1,0 +1,54 @@
+"""Long commands that are asked to end: they stop at once, once, and leave the handlers as they found them."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from kvproof.cli import main
+from kvproof.fuzz.campaigns.conductor import Conductor
+from kvproof.signals import interrupt, stopped_by_signals
+
+BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+@BOTH
+def test_a_signal_stops_and_a_second_one_acts_as_elsewhere(number):
+    told = []
+    before = signal.signal(number, lambda *_: told.append("elsewhere"))
+    try:
+        with stopped_by_signals(lambda: told.append("stop")):
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
+    finally:
+        signal.signal(number, before)
+    assert told == ["stop", "elsewhere", "elsewhere"]
+
+
+def test_handlers_come_back_after_an_exception():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt), stopped_by_signals(interrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@BOTH
+def test_a_campaign_that_is_asked_to_end_reports_and_goes_on_later(number, tmp_path, monkeypatch, capfd):
+    progress, sent = Conductor.progress, []
+
+    def asked_to_end(conductor):
+        if conductor.totals.batches >= 2 and not sent:
+            sent.append(number)
+            os.kill(os.getpid(), number)
+        return progress(conductor)
+
+    request = ["fuzz", "production-sync", "-n", "1", "--programs", "40", "--batch", "10", "--seed", "1", "--directory", str(tmp_path)]
+    with monkeypatch.context() as patched:
+        patched.setattr(Conductor, "progress", asked_to_end)
+        assert main(request) == 0
+    assert "in 2 batches" in capfd.readouterr().out
+    assert main(request) == 0
+    assert "40 programs in 4 batches" in capfd.readouterr().out
