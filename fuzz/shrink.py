@@ -2,7 +2,7 @@
 
 Every pass proposes candidates, and a candidate is kept if it breaks the law and is simpler. A program is simpler if it has fewer operations, then fewer tokens, then
 a smaller pool, then smaller numbers. Operations that a candidate makes impossible are skipped by the driver and so fall out by themselves. The result is a local minimum of
-all passes, unless the time runs out first.
+all passes, unless the time runs out first. From one that is not very short a random walk looks for a way out.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ SHRINK_SECONDS: Final = 10.0
 
 WALK_RUNS: Final = 600
 """How many programs a walk away from a local minimum tries: about half a second's worth."""
+
+WORTH_A_WALK: Final = 6
+"""Programs of fewer operations are not walked away from: of 80 programs of the seeded bugs, 49 ended so short, and no walk made one of them shorter, for two thirds of all runs."""
 
 STEADY_RUNS: Final = 10
 """How often a program is run to see whether its failure is flaky."""
@@ -83,7 +86,7 @@ class Shrinker:
         simpler = True
         while simpler and not self._late():
             self._take_away()
-            simpler = self._walk()
+            simpler = len(self.best.ops) >= WORTH_A_WALK and self._walk()
         assert self.best is not None
         return self.best
 

@@ -344,6 +344,20 @@ def test_perfetto_gets_a_track_for_each_sequence(small, tmp_path):
     assert (max(held), held[-1]) == (2, 0)
 
 
+def test_a_part_for_perfetto_names_its_tracks_and_opens_its_steps(small, tmp_path):
+    """What began before the part is named in it, and a step that was open then begins with it."""
+    place = tmp_path / "p.json"
+    assert export_perfetto(small, place, first=3, count=2) == 2
+    events = json.loads(place.read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert [event["name"] for event in spans] == ["end step", "commit"]
+    tracks = {event["tid"] for event in events if event["ph"] == "M" and event["name"] == "thread_name"}
+    assert {event["tid"] for event in spans} <= tracks
+    steps = [event for event in events if event.get("cat") == "step"]
+    assert [event["ph"] for event in steps] == ["b", "e"]
+    assert steps[0]["ts"] == spans[0]["ts"]
+
+
 def test_itf_states_show_tables_and_books(small, tmp_path):
     place = tmp_path / "i.json"
     assert export_itf(small, place, first=1, count=2) == 2

@@ -71,18 +71,19 @@ def export_perfetto(path: Path, place: Path, *, first: int = 0, count: int | Non
         opened: list[int] = []
         for step in _steps(path, first, count):
             observed.take(step.change)
-            events = list(_perfetto_events(step, observed, named, opened))
-            if step.number >= first:
-                written += 1
-                file.writelines(b",\n" + msgspec.json.encode(event) for event in events)
+            if step.number < first:
+                _follow_steps(step, opened)
+                continue
+            begun = [] if written else [_step_event("b", number, _began(step)) for number in opened]
+            written += 1
+            file.writelines(b",\n" + msgspec.json.encode(event) for event in (*begun, *_perfetto_events(step, observed, named, opened)))
         file.write(b"\n]}\n")
     return written
 
 
 def _perfetto_events(step: Step, observed: Observed, named: set[int], opened: list[int]) -> Iterator[dict[str, Any]]:
     op = step.op
-    took = 1.0 if step.took is None else max(step.took / 1000, 0.001)
-    end = float(step.number + 1) if step.at is None else step.at / 1000
+    begun, end = _began(step), _ended(step)
     seq = op.child if isinstance(op, Fork) else getattr(op, "seq", None)
     track = ENGINE_TRACK if seq is None else seq + 1
     if seq is not None and seq not in named:
@@ -95,15 +96,13 @@ def _perfetto_events(step: Step, observed: Observed, named: set[int], opened: li
         "ph": "X",
         "pid": PROCESS,
         "tid": track,
-        "ts": end - took,
-        "dur": took,
+        "ts": begun,
+        "dur": end - begun,
         "args": told,
     }
-    if isinstance(op, BeginStep) and isinstance(step.outcome, int):
-        opened.append(step.outcome)
-        yield _step_event("b", opened[-1], end)
-    elif isinstance(op, EndStep) and op.step < len(opened):
-        yield _step_event("e", opened.pop(op.step), end)
+    phase, number = _follow_steps(step, opened)
+    if number is not None:
+        yield _step_event(phase, number, end)
     change = step.change
     if (
         change.tables
@@ -111,6 +110,26 @@ def _perfetto_events(step: Step, observed: Observed, named: set[int], opened: li
         or (change.cached and (change.cached.joined or change.cached.left))
     ):
         yield _counters(observed, end)
+
+
+def _follow_steps(step: Step, opened: list[int]) -> tuple[str, int | None]:
+    """Keep `opened` up to date, oldest step first; the phase and the number of the step that this operation begins or ends."""
+    op = step.op
+    if isinstance(op, BeginStep) and isinstance(step.outcome, int):
+        opened.append(step.outcome)
+        return "b", opened[-1]
+    if isinstance(op, EndStep) and op.step < len(opened):
+        return "e", opened.pop(op.step)
+    return "", None
+
+
+def _ended(step: Step) -> float:
+    """When the operation was over, in microseconds."""
+    return float(step.number + 1) if step.at is None else step.at / 1000
+
+
+def _began(step: Step) -> float:
+    return _ended(step) - (1.0 if step.took is None else max(step.took / 1000, 0.001))
 
 
 def _step_event(phase: str, step: int, at: float) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def matchable_blocks(spec: Spec, cached: set[int]) -> None:
                 blocks=(block,),
                 slots=((block, 0),),
             )
-        if not _is_full(spec, block):
+        if not spec.finer_units and not _is_full(spec, block):
             _finer_unit(spec, block)
     spec.agenda.matchable.clear()
 
@@ -194,13 +194,12 @@ def _is_full(spec: Spec, block: int) -> bool:
     first, content = block * spec.memory.stride, spec.memory.slots[block * spec.memory.stride]
     size = spec.block_sizes[content % len(spec.block_sizes)]
     slots = range(first, first + size)
-    return spec.memory.slots[slots[-1]] != EMPTY and spec.memory.drafts.isdisjoint(slots)
+    drafts = spec.memory.drafts
+    return spec.memory.slots[slots[-1]] != EMPTY and not (drafts and any(slot in drafts for slot in slots))
 
 
 def _finer_unit(spec: Spec, block: int) -> None:
     """A block that is not full is matchable only where a cache publishes finer units: not because it was before it was handed out, and not from the pass on that begins it."""
-    if spec.finer_units:
-        return
     if block in spec.handed and spec.seen.was_cached(block):
         raise Broken(
             "eviction-forgets",

@@ -106,7 +106,13 @@ class _Camera:
         return told
 
     def _told_end(self) -> list[str]:
-        told = [f"The trace goes on: its first {len(self.film.frames):,} operations are drawn."] if self.full else []
+        told = (
+            [
+                f"The trace goes on: its first {len(self.film.frames):,} operations are drawn and judged here; `kvproof audit` judges the rest."
+            ]
+            if self.full
+            else []
+        )
         if self.auditor.breach is not None:
             told += self.auditor.notes_on_consequences()
         return told
