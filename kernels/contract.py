@@ -32,8 +32,10 @@ ALLOWANCES = ("narrow-accumulation", "contiguous-pools")
 MOVES = ("gather", "scatter", "move")
 """Features that are methods of the same name."""
 
-PROMISES = ("freed-windows", "hnd-scales")
-"""Features that promise more: nothing is read in blocks that a window has passed, and scales keep their shape in pools of layout "HND"."""
+PROMISES = ("freed-windows", "hnd-scales", "mla-prefill", "mla-quantised")
+"""Features that promise more: nothing is read in blocks that a window has passed; scales keep their shape in pools of layout "HND"; pools of latents
+are appended to and prefilled, and come quantised as other pools do.
+"""
 
 FEATURES = frozenset(
     {
@@ -68,7 +70,7 @@ class KVPool:
 
     `key`, `value`: `[blocks, block_size, kv_heads, head_size]` for layout "NHD", `[blocks, kv_heads, block_size, head_size]` for "HND". In
     an MLA pool a key is a latent followed by the rotary part, there is one head, and `value` is a view of the latents: the first elements
-    of `key` in the same memory.
+    of `key` in the same memory. Where it has scales, one is for the whole row, and `value_scale` is the same tensor as `key_scale`.
 
     Scales are float32 and multiply what is stored. One for the pool, `[1]`, is given (the feature `fp8`). One for each slot and head,
     `[blocks, block_size, kv_heads]` whatever the layout, is chosen by `store` (`fp8-token`, `int8`): the largest magnitude of the row divided
@@ -117,7 +119,8 @@ class KernelCapabilities:
     `batch_invariant` claims bit-equal rows whatever shares the batch. Two features ask for less: `narrow-accumulation` says that scores and
     sums may be kept in the input type, which widens the bound for float16 and bfloat16, `contiguous-pools` that keys and values of a pool
     are contiguous tensors of their own. Two promise more, see `PROMISES`. `max_pool_bytes`: the largest key (or value) pool that addresses must be right for. `mla_sizes`:
-    elements of latent and rotary part, for the feature `mla`; without `decode` and `prefill` beside it, MLA pools are all that the kernels
+    elements of latent and rotary part, for the feature `mla`, which is to decode over unquantised latents (`mla-prefill`, `mla-quantised`: see
+    `PROMISES`); without `decode` and `prefill` beside it, MLA pools are all that the kernels
     are given. `low_bits`: schemes for the feature of that name, each with the block and head sizes that fit it.
     """
 

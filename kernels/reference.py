@@ -93,7 +93,7 @@ def attend(
         blocks = block_tables[seq, : -(-length // pool.block_size)].long()
         k = keys[blocks].reshape(-1, *keys.shape[2:])[:length].repeat_interleave(ratio, 1)
         v = values[blocks].reshape(-1, *values.shape[2:])[:length].repeat_interleave(ratio, 1)
-        if length:
+        if length and rows:
             part = slice(row, row + rows)
             output[part], bound[part] = _rows(query[part].double(), Operands(k, v, k.abs(), v.abs()), window, softmax, errors)
         row += rows

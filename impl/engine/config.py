@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Storage: TypeAlias = Literal["plain", "int8", "fp8"]
-"""How keys and values lie in the blocks: in the type of the model, or quantised with a scale for each slot and head, or one for the pool."""
+"""How keys and values lie in the blocks: in the type of the model, or quantised with a scale for each slot and head, or one for the pool. A latent and
+its rotary part are one row with one scale.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class ModelConfig:
             )
         if (self.rotary if self.latent else self.head_size) % 2:
             raise ValueError("rotary position embedding turns pairs of elements; give it an even number")
-        if self.latent and (self.storage != "plain" or self.windows != (None,)):
-            raise ValueError("the latent kernels take neither quantised pools nor windows; use plain storage and full attention")
+        if self.latent and self.windows != (None,):
+            raise ValueError("the latent kernels take no windows, which no model with latents has; use full attention")
 
     @property
     def key_size(self) -> int:

@@ -100,7 +100,9 @@ class Contiguous:
         config, weights = self.config, self._weights
         row = x @ weights[f"latent{layer}"]
         latent = rms_norm(row[:, : config.latent], (config.latent,), eps=1e-6)
-        carrier = rotated(row[:, None, config.latent :], config.rope_base).expand(-1, config.q_heads, -1)
+        carrier = rotated(row[:, None, config.latent :], config.rope_base)
+        stored = self._stored(torch.cat([latent[:, None], carrier], -1))
+        latent, carrier = stored[:, 0, : config.latent], stored[..., config.latent :].expand(-1, config.q_heads, -1)
         plain = torch.einsum("tl,lhd->thd", latent, weights[f"key_of_latent{layer}"])
         value = torch.einsum("tl,lhd->htd", latent, weights[f"value_of_latent{layer}"])
         return torch.cat([plain, carrier], -1).transpose(0, 1), value

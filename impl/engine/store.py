@@ -90,12 +90,6 @@ class Store:
         """Query `[rows, q_heads, size]` over each row's own sequence, up to and with its own position."""
         group, pool = self._of(layer)
         tables, window = batch.groups[group].tables, self.windows[group]
-        if pool.latent_size is not None:
-            # Latent kernels decode only: every row is a sequence that ends with it.
-            rows = torch.repeat_interleave(
-                torch.arange(len(tables), device=tables.device), batch.query_lens, output_size=len(batch.positions)
-            )
-            return self.kernels.attend(pool, query, tables[rows], (batch.positions + 1).to(torch.int32), scale=self.scale)
         return self.kernels.attend(
             pool,
             query,
@@ -133,13 +127,12 @@ def empty_pool(config: ModelConfig, blocks: int, block_size: int, layout: str, d
     heads, size = config.stored_heads, config.stored_size
     shape = (blocks, block_size, heads, size) if layout == "NHD" else (blocks, heads, block_size, size)
     key, value = (torch.full(shape, float("nan"), device=device).to(DTYPES[config.storage]) for _ in range(2))
-    if config.latent:
-        return KVPool(key, key[..., : config.latent], block_size, layout)
+    key_scale = value_scale = torch.ones(1, device=device) if config.storage == "fp8" else None
     if config.storage == "int8":
         key_scale, value_scale = (torch.full((blocks, block_size, heads), float("nan"), device=device) for _ in range(2))
-        return KVPool(key, value, block_size, layout, key_scale, value_scale)
-    scale = torch.ones(1, device=device) if config.storage == "fp8" else None
-    return KVPool(key, value, block_size, layout, scale, scale)
+    if config.latent:
+        return KVPool(key, key[..., : config.latent], block_size, layout, key_scale, key_scale)
+    return KVPool(key, value, block_size, layout, key_scale, value_scale)
 
 
 def _slots(blocks: Sequence[tuple[int, int, int]], side: int, pool: KVPool) -> Tensor:

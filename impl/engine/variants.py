@@ -25,6 +25,12 @@ class LatentEngine(EngineAdapter):
     config = ModelConfig(latent=16)
 
 
+class Int8LatentEngine(EngineAdapter):
+    """MLA in eight-bit integers, with a scale for each token."""
+
+    config = ModelConfig(latent=16, storage="int8")
+
+
 class HybridEngine(EngineAdapter):
     """Layers with full attention and layers with a window of five tokens, in turn, on one memory."""
 
@@ -44,5 +50,5 @@ class Fp8Engine(EngineAdapter):
     layout = "HND"
 
 
-VARIANTS = (EngineAdapter, MultiHeadEngine, MultiQueryEngine, LatentEngine, HybridEngine, Int8Engine, Fp8Engine)
+VARIANTS = (EngineAdapter, MultiHeadEngine, MultiQueryEngine, LatentEngine, Int8LatentEngine, HybridEngine, Int8Engine, Fp8Engine)
 """All of them, GQA first."""

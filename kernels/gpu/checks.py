@@ -45,7 +45,7 @@ GROUPS: dict[str, frozenset[str]] = {
     "decode": frozenset({"decode", "window", "sinks", "soft-cap"}),
     "prefill": frozenset({"prefill", "window", "sinks", "soft-cap"}),
     "quantised": frozenset({"decode", "copy", "fp8", "fp8-token", "int8", "hnd-scales"}),
-    "mla": frozenset({"mla", "copy"}),
+    "mla": frozenset({"mla", "mla-prefill", "mla-quantised", "fp8-token", "copy"}),
     "low bits": frozenset({"low-bits", "prefill", "copy", "window", "sinks", "soft-cap"}),
     "moves": frozenset({"decode", "int8", "hnd-scales", "gather", "scatter", "move"}),
 }

@@ -151,6 +151,10 @@ class LatentStep(Step):
         return self.kernels.attend(self.pool, self.query, self.tables, self.lens, scale=0.05)
 
 
+class LatentAppendStep(AppendStep, LatentStep):
+    """The same runs of query tokens over latents."""
+
+
 class CopyStep(Step):
     """Copies of blocks, the batch being padded with pairs of -1."""
 
@@ -230,6 +234,7 @@ STEPS: dict[str, type[Step]] = {
     "store and decode": Step,
     "prefill and append": AppendStep,
     "store and decode of latents": LatentStep,
+    "prefill and append of latents": LatentAppendStep,
     "block copies": CopyStep,
     "store and decode of low bits": LowBitStep,
 }

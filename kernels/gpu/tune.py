@@ -15,10 +15,10 @@ from kvproof.kernels.gpu.report import Measurement, Report
 from kvproof.kernels.paged.adapter import PagedTriton
 from kvproof.kernels.paged.sizes import Tiles
 
-DECODES = list(itertools.product((64, 128, 32), (4, 8), (4, 3, 2, 6), (1024, 2048, 512)))
-"""Tile, warps, stages, tokens of a split."""
+DECODES = list(itertools.product((64, 128, 32), (4, 8), (5, 7, 3), (1024, 2048, 512)))
+"""Tile, warps, stages, tokens of a split. An even number of stages makes the pipeline of the odd one below it (`sizes.DEEP`)."""
 
-PREFILLS = list(itertools.product((128, 64), (64, 128, 32), (8, 4), (3, 2, 4)))
+PREFILLS = list(itertools.product((128, 64), (64, 128, 32), (8, 4), (5, 3, 7)))
 """Rows, tile, warps, stages."""
 
 

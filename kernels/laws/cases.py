@@ -138,7 +138,9 @@ def families(capabilities: KernelCapabilities) -> list[Family]:
     if attention or not {"mla", "low-bits"} & set(features):
         found.append(Family(("store", *attention, *copy, *moves), tuple((size, 0) for size in capabilities.head_sizes), ("", *quantised)))
     if "mla" in features:
-        found.append(Family(("store", "decode", *copy, *moves), tuple((latent, rope) for latent, rope in capabilities.mla_sizes), ("",)))
+        kinds = ("store", "decode", *(("prefill",) if "mla-prefill" in features else ()), *copy, *moves)
+        sizes = tuple((latent, rope) for latent, rope in capabilities.mla_sizes)
+        found.append(Family(kinds, sizes, ("", *(quantised if "mla-quantised" in features else ()))))
     if "low-bits" in features:
         kinds = ("store", "decode", *(kind for kind in attention if kind == "prefill"), *copy)
         for scheme, block, head in _told_apart(capabilities):

@@ -121,6 +121,8 @@ def _spread_pool(pool: KVPool, at: torch.Tensor, blocks: int) -> KVPool:
     key = spread(pool.key, at, blocks)
     value = key[..., : pool.latent_size] if pool.latent_size else spread(pool.value, at, blocks)
     scales = [scale if scale is None or scale.dim() == 1 else spread(scale, at, blocks) for scale in (pool.key_scale, pool.value_scale)]
+    if pool.latent_size:
+        scales[1] = scales[0]
     return KVPool(key, value, pool.block_size, pool.layout, *scales)
 
 

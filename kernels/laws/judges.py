@@ -189,7 +189,9 @@ def quantised_within_bound(judgement: Judgement) -> str | None:
     _, scene = judgement.scenes
     if judgement.base.error:
         return judgement.base.failure
-    for is_key, name, source in ((True, "key", scene.key), (False, "value", scene.value)):
+    # A latent is a part of its key, whose row has one scale.
+    parts = ((True, "key", scene.key), (False, "value", scene.value))
+    for is_key, name, source in parts[: 1 if judgement.case.rope else 2]:
         stored = reference.dequantised(scene.pool, key=is_key)
         for row, slot in enumerate(scene.slots.tolist()):
             if slot < 0:

@@ -25,8 +25,8 @@ def tensors(pool: KVPool) -> list[tuple[str, torch.Tensor]]:
 
 
 def own_tensors(pool: KVPool) -> list[tuple[str, torch.Tensor]]:
-    """As `tensors`, a latent once."""
-    return [(name, tensor) for name, tensor in tensors(pool) if name != "value" or pool.latent_size is None]
+    """As `tensors`, a latent and its scale once."""
+    return [(name, tensor) for name, tensor in tensors(pool) if not name.startswith("value") or pool.latent_size is None]
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:

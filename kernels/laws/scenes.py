@@ -201,6 +201,8 @@ def _pool(case: Case, blocks: int) -> KVPool:
         scales = [torch.full((1,), FP8_SCALE), torch.full((1,), 2 * FP8_SCALE)]
     elif case.quantisation:
         scales = [torch.ones(blocks, size, heads), torch.ones(blocks, size, heads)]
+    if case.rope:
+        scales[1] = scales[0]
     return KVPool(key, value, size, case.layout, *scales)
 
 
@@ -217,7 +219,9 @@ def _fill(case: Case, pool: KVPool, layout: list[list[int]], garbage: str) -> di
         slots = (block * case.block_size + offset).tolist()
         fresh = torch.tensor([slot not in owners for slot in slots], dtype=torch.bool)
         keys, values = _tokens(case, seq)
-        for tensor, scale, rows in ((key, pool.key_scale, keys), (value, pool.value_scale, values)):
+        # A latent is written with its key: on its own its row would have another scale.
+        parts = ((key, pool.key_scale, keys), (value, pool.value_scale, values))
+        for tensor, scale, rows in parts[: 1 if case.rope else 2]:
             _write(tensor, scale, rows[at][fresh], block[fresh], offset[fresh])
         for position, slot in zip(at.tolist(), slots, strict=True):
             owners.setdefault(slot, []).append((seq, position))
@@ -305,7 +309,7 @@ def _rows(case: Case, pool: KVPool, count: int) -> tuple[torch.Tensor, ...]:
     kind, parts = pool.key.dtype, 1 if case.rope else 2
     rows = [(torch.randn(shape, generator=generator) * 20).round().to(kind) for _ in range(parts)]
     if pool.key_scale is not None and pool.key_scale.dim() > 1:
-        rows += [torch.rand(*shape[:2], 1, generator=generator) for _ in range(2)]
+        rows += [torch.rand(*shape[:2], 1, generator=generator) for _ in range(parts)]
     return tuple(rows)
 
 

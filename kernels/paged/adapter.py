@@ -10,7 +10,6 @@ No call waits for the device or reads a tensor on the host: every launch depends
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,20 +21,22 @@ from kvproof.kernels.lowbit import LowBitPool, LowBitScheme
 from kvproof.kernels.paged.append import append_kernel, append_merge_kernel
 from kvproof.kernels.paged.copies import copy_tensors, move_rows
 from kvproof.kernels.paged.decode import decode_kernel
+from kvproof.kernels.paged.latent import LatentCall
 from kvproof.kernels.paged.lowbit import LowBitTriton
 from kvproof.kernels.paged.memory import LARGEST, by_slot, slots_of
-from kvproof.kernels.paged.merge import merge_kernel
-from kvproof.kernels.paged.mla import mla_kernel
+from kvproof.kernels.paged.parts import longest_walk, merge, parts_of, pointer, pool_strides, scale_kind, zero_behind
 from kvproof.kernels.paged.plan import PrefillPlan, plan_prefill
 from kvproof.kernels.paged.prefill import prefill_kernel
 from kvproof.kernels.paged.sizes import (
     APPEND_TOKENS,
+    MLA_ROWS,
     SPLIT_TOKENS,
     Target,
     Tiles,
     append_tiles,
     append_tokens,
     decode_tiles,
+    latent_append_tokens,
     mla_tiles,
     padded,
     prefill_tiles,
@@ -73,7 +74,7 @@ class PagedTriton(PagedKernels):
             layouts=("NHD", "HND"),
             features=FEATURES - {*ALLOWANCES},
             max_pool_bytes=2**40,
-            mla_sizes=((512, 64), (48, 24)),
+            mla_sizes=((48, 24), (512, 64)),
             low_bits=LOW_BITS,
         )
 
@@ -86,9 +87,9 @@ class PagedTriton(PagedKernels):
         stored_key, stored_value = self._stored(pool.key), self._stored(pool.value)
         own_values = pool.latent_size is None
         store_kernel[(triton.cdiv(tokens, tile), heads)](
-            key, value, stored_key, stored_value, _or(pool.key_scale, stored_key), _or(pool.value_scale, stored_value), slots, tokens,
-            key.stride(0), key.stride(1), value.stride(0), value.stride(1), *_strides(pool, pool.key), *_strides(pool, pool.value),
-            BLOCK=pool.block_size, HEAD=head, PADDED=padded(head), TILE=tile, SCALES=_scales(pool), LIMIT=LARGEST.get(pool.key.dtype, 1.0),
+            key, value, stored_key, stored_value, pointer(pool.key_scale, stored_key), pointer(pool.value_scale, stored_value), slots, tokens,
+            key.stride(0), key.stride(1), value.stride(0), value.stride(1), *pool_strides(pool, pool.key), *pool_strides(pool, pool.value),
+            BLOCK=pool.block_size, HEAD=head, PADDED=padded(head), TILE=tile, SCALES=scale_kind(pool), LIMIT=LARGEST.get(pool.key.dtype, 1.0),
             VALUES=own_values, num_warps=4,
         )  # fmt: skip
 
@@ -117,7 +118,11 @@ class PagedTriton(PagedKernels):
         if out.numel() == 0:
             return out
         if pool.latent_size is not None:
-            self._decode_latent(pool, query, block_tables, seq_lens, out, scale, max_tokens)
+            if window or sinks is not None or soft_cap:
+                raise ValueError(
+                    "The latent kernels take no window, sinks or soft cap: no model with latents has them; call attend without."
+                )
+            self._attend_latents(pool, query, block_tables, seq_lens, query_lens, out, scale, plan, max_tokens, max_queries)
             return out
         options = {
             "RATIO": query.shape[1] // pool.kv_heads,
@@ -125,7 +130,7 @@ class PagedTriton(PagedKernels):
             "HEAD": pool.head_size,
             "PADDED": padded(pool.head_size),
             "WINDOW": window or 0,
-            "SCALES": _scales(pool),
+            "SCALES": scale_kind(pool),
             "SINKS": sinks is not None,
             "CAPPED": soft_cap is not None,
         }
@@ -140,11 +145,15 @@ class PagedTriton(PagedKernels):
             if max_queries is None or max_queries > plan.short:
                 self._prefill(*batch)
             else:
-                self._zero_behind(query_lens, out)
+                zero_behind(query_lens, out)
         return out
 
     def prefill_plan(self, pool: KVPool, query: torch.Tensor, query_lens: torch.Tensor) -> PrefillPlan:
         """Which tile of a prefill is whose; it depends on the query lengths, not on the layer."""
+        if pool.latent_size is not None:
+            heads, rows = query.shape[1], self._latent_tiles(pool, query).rows
+            short = latent_append_tokens(heads, self.append_tokens) if self.append_tokens else 0
+            return plan_prefill(query_lens, query.shape[0], max(1, rows // heads), short)
         ratio = query.shape[1] // pool.kv_heads
         tiles = self._prefill_tiles(pool, query)
         short = append_tokens(ratio, self.append_tokens) if self.append_tokens else 0
@@ -160,7 +169,7 @@ class PagedTriton(PagedKernels):
         """
         for name in ("key", "value", "key_scale", "value_scale"):
             tensors = [getattr(pool, name) for pool in pools]
-            if tensors[0] is None or tensors[0].dim() == 1 or (name == "value" and pools[0].latent_size is not None):
+            if tensors[0] is None or tensors[0].dim() == 1 or (name.startswith("value") and pools[0].latent_size):
                 continue
             copy_tensors(tensors, pairs)
 
@@ -203,7 +212,7 @@ class PagedTriton(PagedKernels):
         self._low_bits().copy_rings(pool, rings)
 
     def _low_bits(self) -> LowBitTriton:
-        return LowBitTriton(self.split_tokens)
+        return LowBitTriton(self.split_tokens, self._target)
 
     @staticmethod
     def slots(block_tables: torch.Tensor, seq_lens: torch.Tensor, block_size: int) -> torch.Tensor:
@@ -226,43 +235,32 @@ class PagedTriton(PagedKernels):
         scale: float, soft_cap: float, options: dict[str, Any], max_tokens: int | None,
     ) -> None:  # fmt: skip
         tiles = self.decode_tiles(self._target_of(query), options["RATIO"], pool.head_size, query.dtype)
-        longest = _longest(tables.shape[1] * pool.block_size, max_tokens, options["WINDOW"], tiles)
-        parts = self._parts(longest, tiles, out.shape[:2], out)
+        longest = longest_walk(tables.shape[1] * pool.block_size, max_tokens, options["WINDOW"], tiles.tile)
+        parts = parts_of(self.split_tokens, longest, tiles, out.shape[:2], out)
         key, value = self._stored(pool.key), self._stored(pool.value)
         decode_kernel[(pool.kv_heads, parts.splits, len(query))](
-            query, key, value, _or(pool.key_scale, key), _or(pool.value_scale, value), sinks, out, parts.partial, parts.stats, tables, lens,
-            scale, soft_cap, query.stride(0), query.stride(1), tables.stride(0), *_strides(pool, key), *_strides(pool, value),
+            query, key, value, pointer(pool.key_scale, key), pointer(pool.value_scale, value), sinks, out, parts.partial, parts.stats, tables, lens,
+            scale, soft_cap, query.stride(0), query.stride(1), tables.stride(0), *pool_strides(pool, key), *pool_strides(pool, value),
             ROWS=tiles.rows, TILE=tiles.tile, SPLIT=parts.tokens, SINGLE=parts.splits == 1, STAGES=tiles.stages, num_warps=tiles.warps,
             **options,
         )  # fmt: skip
         if parts.splits > 1:
-            _merge(parts, tiles, sinks, out, lens, WINDOW=options["WINDOW"], SINKS=options["SINKS"])
+            merge(parts, tiles, sinks, out, lens, WINDOW=options["WINDOW"], SINKS=options["SINKS"])
 
-    def _decode_latent(
-        self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, out: torch.Tensor, scale: float,
-        max_tokens: int | None,
+    def _attend_latents(
+        self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, query_lens: torch.Tensor | None, out: torch.Tensor,
+        scale: float, plan: PrefillPlan | None, max_tokens: int | None, max_queries: int | None,
     ) -> None:  # fmt: skip
-        seqs, heads, latent = out.shape
-        rope = query.shape[2] - latent
-        tiles = self.mla_tiles(self._target_of(query), heads, query.dtype)
-        parts = self._parts(_longest(tables.shape[1] * pool.block_size, max_tokens, 0, tiles), tiles, (seqs, heads), out)
-        mla_kernel[(triton.cdiv(heads, tiles.rows), parts.splits, seqs)](
-            query, pool.key, out, parts.partial, parts.stats, tables, lens, heads, scale,
-            query.stride(0), query.stride(1), tables.stride(0), *_strides(pool, pool.key)[:2],
-            ROWS=tiles.rows, BLOCK=pool.block_size, LATENT=latent, PADDED=padded(latent), ROPE=rope, PADDED_ROPE=padded(rope),
-            TILE=tiles.tile, SPLIT=parts.tokens, SINGLE=parts.splits == 1, STAGES=tiles.stages, num_warps=tiles.warps,
-        )  # fmt: skip
-        if parts.splits > 1:
-            _merge(parts, tiles, out, out, lens, WINDOW=0, SINKS=False)
+        longest = longest_walk(tables.shape[1] * pool.block_size, max_tokens)
+        call = LatentCall(pool, self._stored(pool.key), query, tables, lens, out, scale, self.split_tokens, longest)
+        if query_lens is None:
+            call.decode(self._latent_tiles(pool, query, query.shape[1]))
+            return
+        plan = plan or self.prefill_plan(pool, query, query_lens)
+        call.append_and_prefill(self._latent_tiles(pool, query), query_lens, plan, max_queries)
 
-    def _parts(self, longest: int, tiles: Tiles, rows: tuple[int, ...], out: torch.Tensor, *, always: bool = False) -> _Parts:
-        """How many splits `longest` tokens need, and where they leave their parts, unless a single one writes the output itself."""
-        tokens = triton.cdiv(self.split_tokens, tiles.tile) * tiles.tile
-        splits = max(1, triton.cdiv(longest, tokens))
-        if splits == 1 and not always:
-            return _Parts(tokens, 1, out, out)
-        partial = torch.empty(*rows, splits, out.shape[-1], dtype=torch.float32, device=out.device)
-        return _Parts(tokens, splits, partial, torch.empty(*rows, splits, 2, dtype=torch.float32, device=out.device))
+    def _latent_tiles(self, pool: KVPool, query: torch.Tensor, rows: int = MLA_ROWS) -> Tiles:
+        return self.mla_tiles(self._target_of(query), rows, query.dtype, quantised=pool.key_scale is not None)
 
     def _prefill(
         self, pool: KVPool, query: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, query_lens: torch.Tensor, plan: PrefillPlan,
@@ -271,9 +269,9 @@ class PagedTriton(PagedKernels):
         tiles = self._prefill_tiles(pool, query)
         key, value = self._stored(pool.key), self._stored(pool.value)
         prefill_kernel[(len(plan.tile_seq), pool.kv_heads)](
-            query, key, value, _or(pool.key_scale, key), _or(pool.value_scale, value), sinks, out, tables, lens, query_lens,
+            query, key, value, pointer(pool.key_scale, key), pointer(pool.value_scale, value), sinks, out, tables, lens, query_lens,
             plan.query_starts, plan.tile_seq, plan.tile_first, query.shape[0], scale, soft_cap,
-            query.stride(0), query.stride(1), tables.stride(0), *_strides(pool, key), *_strides(pool, value),
+            query.stride(0), query.stride(1), tables.stride(0), *pool_strides(pool, key), *pool_strides(pool, value),
             ROWS=tiles.rows, TILE=tiles.tile, STAGES=tiles.stages, num_warps=tiles.warps, **options,
         )  # fmt: skip
 
@@ -287,64 +285,16 @@ class PagedTriton(PagedKernels):
         )
         window = options["WINDOW"] and options["WINDOW"] + plan.short - 1
         seqs, heads, head = len(lens), query.shape[1], pool.head_size
-        longest = _longest(tables.shape[1] * pool.block_size, max_tokens, window, tiles)
-        parts = self._parts(longest, tiles, (seqs, plan.short, heads), out, always=True)
+        longest = longest_walk(tables.shape[1] * pool.block_size, max_tokens, window, tiles.tile)
+        parts = parts_of(self.split_tokens, longest, tiles, (seqs, plan.short, heads), out, always=True)
         key, value = self._stored(pool.key), self._stored(pool.value)
         constants = {name: options[name] for name in ("RATIO", "BLOCK", "HEAD", "PADDED", "WINDOW", "SCALES", "CAPPED")}
         append_kernel[(pool.kv_heads, parts.splits, seqs)](
-            query, key, value, _or(pool.key_scale, key), _or(pool.value_scale, value), parts.partial, parts.stats, tables, lens, query_lens,
-            plan.query_starts, scale, soft_cap, query.stride(0), query.stride(1), tables.stride(0), *_strides(pool, key), *_strides(pool, value),
+            query, key, value, pointer(pool.key_scale, key), pointer(pool.value_scale, value), parts.partial, parts.stats, tables, lens, query_lens,
+            plan.query_starts, scale, soft_cap, query.stride(0), query.stride(1), tables.stride(0), *pool_strides(pool, key), *pool_strides(pool, value),
             ROWS=tiles.rows, TOKENS=plan.short, TILE=tiles.tile, SPLIT=parts.tokens, STAGES=tiles.stages, num_warps=tiles.warps, **constants,
         )  # fmt: skip
         append_merge_kernel[(heads, plan.short, seqs)](
             parts.partial, parts.stats, sinks, out, lens, query_lens, plan.query_starts, parts.splits, TOKENS=plan.short, HEAD=head,
             PADDED=padded(head), TILE=tiles.tile, SPLIT=parts.tokens, WINDOW=options["WINDOW"], SINKS=options["SINKS"], CHUNK=8, num_warps=2,
         )  # fmt: skip
-
-    @staticmethod
-    def _zero_behind(query_lens: torch.Tensor, out: torch.Tensor) -> None:
-        """Rows behind the last query, which captured graphs pad with, as a prefill would have zeroed them."""
-        behind = torch.arange(len(out), device=out.device) >= query_lens.sum()
-        out.masked_fill_(behind.view(-1, 1, 1), 0.0)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Parts:
-    """A decode in `splits` of `tokens` each. `partial` `[rows, splits, head_size]` and `stats` `[.., 2]`, float32, for each query row and head; of a
-    single split of a decode nothing is kept.
-    """
-
-    tokens: int
-    splits: int
-    partial: torch.Tensor
-    stats: torch.Tensor
-
-
-def _longest(room: int, max_tokens: int | None, window: int, tiles: Tiles) -> int:
-    """The most tokens that a row of a decode can walk, from the tile on that its window begins in."""
-    longest = room if max_tokens is None else min(room, max_tokens)
-    return min(longest, window + tiles.tile - 1) if window else longest
-
-
-def _merge(parts: _Parts, tiles: Tiles, sinks: torch.Tensor, out: torch.Tensor, lens: torch.Tensor, **constants: Any) -> None:  # noqa: ANN401
-    seqs, heads, head = out.shape
-    merge_kernel[(heads, seqs)](
-        parts.partial, parts.stats, sinks, out, lens, parts.splits, HEAD=head, PADDED=padded(head), TILE=tiles.tile, SPLIT=parts.tokens,
-        CHUNK=8, num_warps=2, **constants,
-    )  # fmt: skip
-
-
-def _or(tensor: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
-    """A pointer that the kernel does not follow still needs a tensor."""
-    return other if tensor is None else tensor
-
-
-def _strides(pool: KVPool, tensor: torch.Tensor) -> tuple[int, int, int]:
-    block, slot, head, _ = pool.slot_view(tensor).stride()
-    return block, slot, head
-
-
-def _scales(pool: KVPool) -> str:
-    if pool.key_scale is None:
-        return "none"
-    return "pool" if pool.key_scale.dim() == 1 else "token"

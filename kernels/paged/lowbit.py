@@ -16,14 +16,15 @@ from kvproof.kernels.paged.lowbit_decode import lowbit_kernel
 from kvproof.kernels.paged.lowbit_rows import paged_tensors, query_rows
 from kvproof.kernels.paged.lowbit_store import quantise_kernel, recent_kernel
 from kvproof.kernels.paged.merge import merge_kernel
-from kvproof.kernels.paged.sizes import SPLIT_TOKENS, padded
+from kvproof.kernels.paged.sizes import SPLIT_TOKENS, Target, lowbit_stages, padded, target_of
 
 
 class LowBitTriton:
-    """Triton, on a GPU or on the IR machine. `split_tokens` as in `PagedTriton`."""
+    """Triton, on a GPU or on the IR machine. `split_tokens` and `target` as in `PagedTriton`."""
 
-    def __init__(self, split_tokens: int = SPLIT_TOKENS) -> None:
+    def __init__(self, split_tokens: int = SPLIT_TOKENS, target: Target | None = None) -> None:
         self.split_tokens = split_tokens
+        self._target = target
 
     def store(
         self,
@@ -100,8 +101,8 @@ class LowBitTriton:
             query.stride(0), query.stride(1), block_tables.stride(0), *_strides(pool, pool.key), *_strides(pool, pool.key_scale),
             *_strides(pool, pool.value_scale), *_strides(pool, pool.ring_key),
             RATIO=ratio, ROWS=padded(ratio), BITS=pool.bits, GROUP=pool.group, CHANNELS=pool.channels, BLOCK=pool.block_size,
-            HEAD=head, PADDED=padded(head), RING=pool.ring, TILE=32, SPLIT=split, WINDOW=window or 0, CAPPED=soft_cap is not None, STAGES=2,
-            num_warps=8,
+            HEAD=head, PADDED=padded(head), RING=pool.ring, TILE=32, SPLIT=split, WINDOW=window or 0, CAPPED=soft_cap is not None,
+            STAGES=lowbit_stages(self._target or target_of(query.device)), num_warps=8,
         )  # fmt: skip
         # The merge counts parts from a length: one for the ring, and one for each split of quantised tokens.
         first = (row_lens - window).clamp(min=0) // pool.group * pool.group if window else 0

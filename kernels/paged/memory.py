@@ -64,8 +64,9 @@ def slots_of(block_tables: torch.Tensor, seq_lens: torch.Tensor, block_size: int
 
 
 def by_slot(pool: KVPool) -> list[torch.Tensor]:
-    """Everything that belongs to slots, each once: `[blocks, block_size, kv_heads, elements]`, a scale being one element."""
-    tensors = [pool.slot_view(pool.key)]
-    if pool.latent_size is None:
-        tensors.append(pool.slot_view(pool.value))
-    return tensors + [scale.unsqueeze(-1) for scale in (pool.key_scale, pool.value_scale) if scale is not None and scale.dim() > 1]
+    """Everything that belongs to slots, each once: `[blocks, block_size, kv_heads, elements]`, a scale being one element. A latent is a part of its
+    key, and has its scale.
+    """
+    parts = 1 if pool.latent_size else 2
+    tensors = [pool.slot_view(tensor) for tensor in (pool.key, pool.value)[:parts]]
+    return tensors + [scale.unsqueeze(-1) for scale in (pool.key_scale, pool.value_scale)[:parts] if scale is not None and scale.dim() > 1]

@@ -82,13 +82,17 @@ def moves(model: Model) -> Shape:
     return make
 
 
-def latent(heads: int, kind: str = "bfloat16") -> Shape:
-    """MLA decode and store over a latent of 512 + 64."""
+def latent(heads: int, kind: str = "bfloat16", stored: str = "", scales: str = "", *, prefill: bool = False) -> Shape:
+    """Store and decode over a latent of 512 + 64, or append and prefill."""
 
     def make(target: Target) -> None:
         dtype = getattr(torch, kind)
-        key, kernels = torch.zeros(BLOCKS, 64, 1, 576, dtype=dtype), PagedTriton(target)
-        pool = KVPool(key, key[..., :512], 64)
+        key, kernels = torch.zeros(BLOCKS, 64, 1, 576, dtype=getattr(torch, stored or kind)), PagedTriton(target)
+        scale = {"": None, "pool": torch.ones(1), "token": torch.ones(BLOCKS, 64, 1)}[scales]
+        pool = KVPool(key, key[..., :512], 64, "NHD", scale, scale)
+        if prefill:
+            kernels.attend(pool, torch.zeros(4 * WIDTH, heads, 576, dtype=dtype), TABLES, LENS, scale=0.1, query_lens=LENS)
+            return
         rows = torch.zeros(SEQS, 1, 576, dtype=dtype)
         kernels.store(pool, rows, rows[..., :512], SLOTS)
         kernels.attend(pool, torch.zeros(SEQS, heads, 576, dtype=dtype), TABLES, LENS, scale=0.1)
@@ -99,9 +103,13 @@ def latent(heads: int, kind: str = "bfloat16") -> Shape:
 def low_bits(bits: int, head: int = 128, layout: str = "NHD", window: int | None = None, soft_cap: float | None = None) -> Shape:
     """Store and attention of the low-bit scheme; with a window sinks as well."""
 
-    def make(target: Target) -> None:  # noqa: ARG001 - no size depends on it
+    def make(target: Target) -> None:
         pool = LowBitPool.empty(BLOCKS, 32, 8, head, rings=SEQS, bits=bits, layout=layout, dtype=torch.bfloat16)
-        rows, none, kernels = torch.zeros(SEQS, 8, head, dtype=torch.bfloat16), torch.zeros(SEQS, dtype=torch.int32), LowBitTriton()
+        rows, none, kernels = (
+            torch.zeros(SEQS, 8, head, dtype=torch.bfloat16),
+            torch.zeros(SEQS, dtype=torch.int32),
+            LowBitTriton(target=target),
+        )
         done = kernels.store(pool, rows, rows, TABLES, none, none, LENS, none)
         kernels.attend(
             pool, torch.zeros(SEQS, 32, head, dtype=torch.bfloat16), TABLES, none, LENS, done, scale=0.1, window=window,
@@ -128,6 +136,9 @@ CASES: dict[str, Shape] = {
     "decode mla 128 heads": latent(128),
     "decode mla 16 heads": latent(16),
     "decode mla fp32": latent(16, "float32"),
+    "decode mla fp8 token scales": latent(128, stored="float8_e4m3fn", scales="token"),
+    "decode mla fp8 one scale": latent(16, stored="float8_e4m3fn", scales="pool"),
+    "decode mla int8": latent(16, stored="int8", scales="token"),
     "decode low bits 4": low_bits(4),
     "decode low bits 2": low_bits(2, 64),
     "decode low bits window sinks cap": low_bits(4, 128, "HND", 4096, 50.0),
@@ -139,6 +150,11 @@ CASES: dict[str, Shape] = {
     "prefill window sinks cap": attend(LLAMA, prefill=True, window=4096, sinks=True, soft_cap=50.0),
     "prefill fp8 token scales": attend(FP8, prefill=True),
     "prefill int8": attend(INT8, prefill=True),
+    "prefill mla 128 heads": latent(128, prefill=True),
+    "prefill mla 16 heads": latent(16, prefill=True),
+    "prefill mla fp32": latent(16, "float32", prefill=True),
+    "prefill mla fp8 token scales": latent(128, stored="float8_e4m3fn", scales="token", prefill=True),
+    "prefill mla int8": latent(16, stored="int8", scales="token", prefill=True),
     "store bf16": store(LLAMA),
     "store fp8 one scale": store(dataclasses.replace(FP8, scales="pool")),
     "store fp8 token scales": store(FP8),

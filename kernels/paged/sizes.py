@@ -9,6 +9,12 @@ import functools
 
 import torch
 
+DEEP, FLAT = 5, 3
+"""Pipeline stages on NVIDIA. Rows are found through the block table, and Triton's pipeliner shares the stages out between the load of the table and
+those of the rows: with 5 of them one tile is on its way while another is computed, with 3 or 4 copies are asynchronous and yet waited for at
+once, and with 2 rows go through registers (docs/paged-kernels.md, "What the compiler makes of the loops").
+"""
+
 SPLIT_TOKENS = 1024
 """Tokens of one split of a decode. The merge then moves less than two bytes for each hundred that the splits read (eight query heads of 128 for
 each key head), and a batch of one at 8192 tokens still gives 64 programs with 8 key heads."""
@@ -17,6 +23,13 @@ each key head), and a batch of one at 8192 tokens still gives 64 programs with 8
 APPEND_TOKENS = 8
 """A sequence with up to this many query tokens is split over its context: seven drafts and the token before them. Above that a prefill has rows enough
 to fill its tiles."""
+
+MLA_ROWS = 32
+"""Query rows of a program over latents: at a latent of 512 their float32 outputs take 64 registers of each thread, and twice as many would spill."""
+
+LATENT_APPEND_ROWS = 512
+"""Query rows of a sequence over latents that are split over its context: four tokens of 128 heads, as DeepSeek's models verify their drafts. More of
+them fill the device without it."""
 
 APPEND_ROWS = 64
 """Query rows of an append at most, except those of a single token: their outputs stay in registers."""
@@ -67,8 +80,9 @@ def decode_tiles(target: Target, ratio: int, head: int, compute: torch.dtype) ->
     wide = padded(head) * compute.itemsize
     tile = max(16, min(128, (16 << 10) // wide))
     if compute == torch.float32:
-        return Tiles(padded(ratio), tile, 8 if target.backend == "cuda" else 4, 2)
-    return Tiles(padded(ratio), tile, 4 if padded(ratio) <= 32 else 8, 4 if wide <= 256 else 3)
+        return Tiles(padded(ratio), tile, 8, DEEP) if target.backend == "cuda" else Tiles(padded(ratio), tile, 4, 2)
+    warps = 4 if padded(ratio) <= 32 else 8
+    return Tiles(padded(ratio), tile, warps, DEEP if target.backend == "cuda" else 4 if wide <= 256 else 3)
 
 
 def append_tokens(ratio: int, most: int = APPEND_TOKENS) -> int:
@@ -83,10 +97,11 @@ def append_tiles(target: Target, ratio: int, tokens: int, head: int, compute: to
     found = decode_tiles(target, ratio * tokens, head, compute)
     if found.rows == 16:
         return found
+    stages = FLAT if target.backend == "cuda" else 2
     if compute == torch.float32:
-        return dataclasses.replace(found, tile=16, warps=4, stages=2)
+        return dataclasses.replace(found, tile=16, warps=4, stages=stages)
     if found.rows * padded(head) > 8 << 10:
-        return dataclasses.replace(found, tile=16, stages=2)
+        return dataclasses.replace(found, tile=16, stages=stages)
     if target.backend == "hip" and (quantised or found.rows > 32):
         return dataclasses.replace(found, tile=32, stages=2)
     return found
@@ -96,20 +111,33 @@ def prefill_tiles(target: Target, ratio: int, head: int, compute: torch.dtype, *
     """128 query rows and 64 keys, halved where registers would not hold them: operands and, of quantised pools, numbers on their way to the type of
     the queries. Four warps on AMD are as wide as eight on NVIDIA.
     """
+    stages = 2 if target.backend == "hip" else FLAT if quantised or compute == torch.float32 else DEEP
     if compute == torch.float32:
-        return Tiles(max(32, padded(ratio)), 16, 4, 2)
+        return Tiles(max(32, padded(ratio)), 16, 4, stages)
     if padded(head) > 128:
-        return Tiles(max(64, padded(ratio)), 32, 8, 2)
+        return Tiles(max(64, padded(ratio)), 32, 8, stages)
     if target.backend == "hip":
-        return Tiles(max(128, padded(ratio)), 32, 4, 2)
+        return Tiles(max(128, padded(ratio)), 32, 4, stages)
     if not target.shared_operands:
-        return Tiles(max(64 if quantised else 128, padded(ratio)), 32, 8, 2 if quantised else 3)
-    return Tiles(max(128, padded(ratio)), 64, 8, 2 if quantised else 3)
+        return Tiles(max(64 if quantised else 128, padded(ratio)), 32, 8, stages)
+    return Tiles(max(128, padded(ratio)), 64, 8, stages)
 
 
-def mla_tiles(target: Target, heads: int, compute: torch.dtype) -> Tiles:
-    """Up to 32 query heads: at a latent of 512 their float32 outputs take 64 registers of each thread, and twice as many would spill."""
-    warps = 8 if target.backend == "cuda" else 4
+def lowbit_stages(target: Target) -> int:
+    """Pipeline stages of the low-bit attention, which finds its groups through the block table as well."""
+    return DEEP if target.backend == "cuda" else 2
+
+
+def latent_append_tokens(heads: int, most: int = APPEND_TOKENS) -> int:
+    """The same over a latent, whose one row all heads share."""
+    return max(1, min(most, LATENT_APPEND_ROWS // heads))
+
+
+def mla_tiles(target: Target, rows: int, compute: torch.dtype, *, quantised: bool) -> Tiles:
+    """Up to MLA_ROWS of the `rows` that there are, pairs of query token and head; fewer on AMD where numbers are on their way to another type."""
+    if target.backend == "hip":
+        return Tiles(16, 16, 4, 2) if compute == torch.float32 else Tiles(16 if quantised else min(padded(rows), MLA_ROWS), 32, 4, 2)
     if compute == torch.float32:
-        return Tiles(16, 16, warps, 2)
-    return Tiles(min(padded(heads), 32), 32, warps, 2)
+        return Tiles(16, 16, 8, FLAT)
+    few = padded(rows) < MLA_ROWS and not quantised
+    return Tiles(min(padded(rows), MLA_ROWS), 32, 4 if few else 8, FLAT if quantised else DEEP)

@@ -31,7 +31,7 @@ class PagedTorch(PagedKernels):
             layouts=("NHD", "HND"),
             features=FEATURES - {*ALLOWANCES},
             max_pool_bytes=2**40,
-            mla_sizes=((512, 64), (48, 24)),
+            mla_sizes=((48, 24), (512, 64)),
             low_bits=(LowBitScheme(4, 16, 16, 20), LowBitScheme(2, 16, 32, 0, "float32")),
         )
 

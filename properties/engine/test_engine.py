@@ -10,7 +10,7 @@ import torch
 from kvproof.fuzz.check import check
 from kvproof.impl.engine.adapter import EngineAdapter, model_of
 from kvproof.impl.engine.config import ModelConfig
-from kvproof.impl.engine.variants import VARIANTS, HybridEngine, Int8Engine, LatentEngine
+from kvproof.impl.engine.variants import VARIANTS, HybridEngine, Int8Engine, Int8LatentEngine, LatentEngine
 from kvproof.models.ops import Admit, Append, BeginStep, Commit, EndStep, Extend, Fork, SwapIn, SwapOut
 from kvproof.properties.engine.faults import FAULTS
 from kvproof.properties.engine.on_machine import TritonOnMachine
@@ -38,6 +38,8 @@ def test_every_random_schedule_gives_the_logits_of_the_contiguous_model_for_long
     assert report.verdict == "held", report.violations or report.error
 
 
+QUICK = (EngineAdapter, HybridEngine, LatentEngine, Int8LatentEngine, Int8Engine)
+
 EVERYTHING = (
     Admit(0, (0, 1, 0, 1, 1)), Extend(0, 3), BeginStep(), EndStep(), Commit(0), Extend(0, 2), BeginStep(), EndStep(), Commit(0),
     Append(0, (1,)), Fork(0, 1), Append(1, (0,)), Extend(0, 1, (1, 0)), Extend(1, 2), BeginStep(), EndStep(), Commit(0, 1), Commit(1),
@@ -49,10 +51,7 @@ EVERYTHING = (
 
 @pytest.mark.parametrize(
     "variant",
-    [
-        pytest.param(variant, marks=() if variant in (EngineAdapter, HybridEngine, LatentEngine, Int8Engine) else pytest.mark.nightly)
-        for variant in VARIANTS
-    ],
+    [pytest.param(variant, marks=() if variant in QUICK else pytest.mark.nightly) for variant in VARIANTS],
     ids=lambda variant: variant.__name__,
 )
 def test_the_triton_kernels_give_them_too_and_touch_nothing_else(variant: type[EngineAdapter]) -> None:
@@ -113,7 +112,7 @@ def test_the_two_statements_of_the_model_agree_where_nothing_is_paged(variant: t
         ({"q_heads": 4, "kv_heads": 3}, "evenly"),
         ({"layers": 3, "windows": (None, 5)}, "equal groups"),
         ({"head_size": 7}, "an even number"),
-        ({"latent": 16, "storage": "int8"}, "plain storage"),
+        ({"latent": 16, "windows": (None, 5)}, "full attention"),
     ],
 )
 def test_sizes_that_do_not_fit_are_named(sizes: dict[str, object], words: str) -> None:

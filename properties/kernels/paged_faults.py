@@ -54,14 +54,14 @@ PAGED_FAULTS: dict[str, Fault] = {
     ),
     "a batch without tokens is not merged": Fault(PADDING, (("return finished(top, total, acc, sink, SINKS)", "return acc / total"), ("result = tl.where(length > 0, result, 0.0)", "result = result"))),
     "a decode keeps sums in half precision": one(
-        EQUALS, "dtype=torch.float32, device=out.device)\n        return _Parts", "dtype=torch.float16, device=out.device)\n        return _Parts"
+        EQUALS, "dtype=torch.float32, device=out.device)\n    return Parts", "dtype=torch.float16, device=out.device)\n    return Parts"
     ),
     # Appends.
     "an append is not causal among its tokens": one(EQUALS, "seen = (at[None, :] <= position[:, None]) & inside[None, :]", "seen = inside[None, :] & (position >= 0)[:, None]"),
     "tokens of an append change rows": one(EQUALS, "part = ((seq * TOKENS + token) * (kv_heads * RATIO) + head)", "part = ((seq * TOKENS + group % TOKENS) * (kv_heads * RATIO) + head)"),
     "an append begins at the window of its last token": one(EQUALS, "low = tl.maximum(earliest - WINDOW + 1, 0)\n    start = low // TILE * TILE + split * SPLIT", "low = tl.maximum(length - WINDOW, 0)\n    start = low // TILE * TILE + split * SPLIT"),
     "appends go by the batch and not by the sequence": one("batch-invariant", "tiles = torch.where(count > short, tiles, 0)", "tiles = torch.where(count.max() > short, tiles, 0)"),
-    "an append leaves the last split to nobody": one(EQUALS, "self._parts(longest, tiles, (seqs, plan.short, heads)", "self._parts(longest - tiles.tile, tiles, (seqs, plan.short, heads)"),
+    "an append leaves the last split to nobody": one(EQUALS, "parts_of(self.split_tokens, longest, tiles, (seqs, plan.short", "parts_of(self.split_tokens, longest - tiles.tile, tiles, (seqs, plan.short"),
     # Windows, sinks, soft caps, groups of heads.
     "a decode's window is cut to whole tiles": one(EQUALS, "seen = (at >= first) & (at < stop)", "seen = at < stop", "B65"),
     "a prefill's window is one token wide of it": one(EQUALS, "at[None, :] > position[:, None] - WINDOW\n            score", "at[None, :] >= position[:, None] - WINDOW\n            score"),
@@ -94,7 +94,15 @@ PAGED_FAULTS: dict[str, Fault] = {
     "copies multiply block ids in 32 bits": one("no-address-overflow", "source, target = tl.load(pairs + pair * 2), tl.load(pairs + pair * 2 + 1)", "source, target = tl.load(pairs + pair * 2).to(tl.int32), tl.load(pairs + pair * 2 + 1).to(tl.int32)"),
     # Latents.
     "the rotary part of a row is not scored": one(EQUALS, "score = tl.dot(q_rope, tl.trans(rope), score, input_precision=\"ieee\") * (scale * LOG2E)", "score = score * (scale * LOG2E)"),
-    "the rotary part is read from the next row": one(OWNED, "rope = rows(pool + LATENT, base, seen, ROPE, PADDED_ROPE)", "rope = rows(pool + LATENT + ROPE, base, seen, ROPE, PADDED_ROPE)"),
+    "the rotary part is read from the next row": one(OWNED, "rows(pool + LATENT, base, inside, ROPE, PADDED_ROPE)", "rows(pool + LATENT + ROPE, base, inside, ROPE, PADDED_ROPE)"),
+    "an append over latents is not causal": one(EQUALS, "seen = inside[None, :] & (at[None, :] <= position[:, None])", "seen = inside[None, :] & (position >= 0)[:, None]"),
+    "tokens of an append over latents change rows": one(EQUALS, "row = (seq * TOKENS + token) * HEADS + head", "row = (seq * TOKENS + group % TOKENS) * HEADS + head"),
+    "an append over latents takes the sequences of the prefill": one("in-bounds", "if (queries > TOKENS) | (tile * ROWS >= queries * HEADS):", "if tile * ROWS >= queries * HEADS:"),
+    "a prefill over latents leaves out its last token": one(EQUALS, "tl.minimum(length - queries + first_token + TOKENS, length)", "tl.minimum(length - queries + first_token + TOKENS, length) - 1"),
+    "the scores of latents are not scaled": one(EQUALS, "score *= row_scale[None, :]", "score *= 1.0"),
+    "latents take the scale of the block's first slot": one(EQUALS, "token_scales(pool_scale, pool_scale, block, offset, 0, 1, inside, BLOCK)", "token_scales(pool_scale, pool_scale, block, offset * 0, 0, 1, inside, BLOCK)"),
+    "scales of latents multiply block ids in 32 bits": one("no-address-overflow", "token_scales(pool_scale, pool_scale, block, offset, 0, 1, inside, BLOCK)", "token_scales(pool_scale, pool_scale, block.to(tl.int32), offset, 0, 1, inside, BLOCK)", "B37"),
+    "copies of latents leave scales behind": one(COPY, "or (name.startswith(\"value\") and pools[0].latent_size):", "or (name != \"key\" and pools[0].latent_size):", "B82"),
 }  # fmt: skip
 """By name; `like` names a real bug of its kind."""
 
@@ -125,7 +133,7 @@ LOW_BIT_FAULTS: dict[str, Fault] = {
     "low-bit windows are cut to whole groups": one(EQUALS, "seen = (at >= first) & (at < stored)", "seen = at < stored", "B65"),
     "low-bit windows read blocks that they have passed": one(OWNED, "start = first // GROUP * GROUP + (part - 1) * SPLIT", "start = (part - 1) * SPLIT"),
     "low bits forget their sinks": one(EQUALS, "WINDOW=0, SINKS=sinks is not None, CHUNK=8", "WINDOW=0, SINKS=False, CHUNK=8"),
-    "low bits forget their soft cap": one(EQUALS, "CAPPED=soft_cap is not None, STAGES=2", "CAPPED=False, STAGES=2"),
+    "low bits forget their soft cap": one(EQUALS, "CAPPED=soft_cap is not None,\n            STAGES=lowbit", "CAPPED=False,\n            STAGES=lowbit"),
     "low-bit blocks are taken for NHD": one(EQUALS, "or place), from head to head.\"\"\"\n    block, slot, head, _ = pool.slot_view(tensor).stride()", "or place), from head to head.\"\"\"\n    block, slot, head, _ = tensor.stride()"),
     "low bits multiply block ids in 32 bits": one("no-address-overflow", "block = tl.load(tables + seq * table_stride + begin // BLOCK).to(tl.int64)", "block = tl.load(tables + seq * table_stride + begin // BLOCK)", "B37"),
     "copies leave zeros behind": one(COPY, "return [pool.key, pool.value, pool.key_scale, pool.key_zero, pool.value_scale, pool.value_zero]", "return [pool.key, pool.value, pool.key_scale, pool.value_scale]", "B82"),

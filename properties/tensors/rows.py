@@ -63,13 +63,15 @@ def expected(config: ModelConfig, rows: Rows, start: int, window: int | None) ->
 def contiguous(config: ModelConfig, rows: Rows) -> KVPool:
     """One block with the whole history in it, stored as the engine stores it."""
     key, value = rows.key.unsqueeze(0), rows.value.unsqueeze(0)
+    key_scale = value_scale = None
     if config.storage == "int8":
         (key, key_scale), (value, value_scale) = _int8(key), _int8(value)
-        return KVPool(key, value, key.shape[1], "NHD", key_scale, value_scale)
-    if config.storage == "fp8":
-        one = torch.ones(1)
-        return KVPool(key.to(torch.float8_e4m3fn), value.to(torch.float8_e4m3fn), key.shape[1], "NHD", one, one)
-    return KVPool(key, value, key.shape[1])
+    elif config.storage == "fp8":
+        key, value = key.to(torch.float8_e4m3fn), value.to(torch.float8_e4m3fn)
+        key_scale = value_scale = torch.ones(1)
+    if config.latent:
+        value, value_scale = key[..., : config.latent], key_scale
+    return KVPool(key, value, key.shape[1], "NHD", key_scale, value_scale)
 
 
 def _int8(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,6 +32,10 @@ class Latents(AttentionAdapter):
     config = ModelConfig(latent=16)
 
 
+class Int8Latents(AttentionAdapter):
+    config = ModelConfig(latent=16, storage="int8")
+
+
 class Windows(AttentionAdapter):
     config = ModelConfig(windows=(None, 5), layers=2, kv_heads=1)
     layout = "HND"
@@ -45,7 +49,7 @@ class Fp8(AttentionAdapter):
     config = ModelConfig(storage="fp8")
 
 
-STORAGES = (AttentionAdapter, Latents, Windows, Int8, Fp8, LowBitAdapter)
+STORAGES = (AttentionAdapter, Latents, Int8Latents, Windows, Int8, Fp8, LowBitAdapter)
 
 
 @pytest.mark.parametrize("storage", STORAGES, ids=lambda storage: storage.__name__)
@@ -101,9 +105,10 @@ class LowBitOnMachine(LowBitTriton):
     [
         (AttentionAdapter, TritonOnMachine, (COPIED, SWAPPED)),
         (Int8, TritonOnMachine, (COPIED, SWAPPED)),
+        (Int8Latents, TritonOnMachine, (COPIED, SWAPPED)),
         (LowBitAdapter, LowBitOnMachine, (TENSORS["low-bit-copies-leave-the-scales"], TENSORS["a-rejection-takes-the-count-back"])),
     ],
-    ids=["plain", "int8", "low-bit"],
+    ids=["plain", "int8", "int8-latent", "low-bit"],
 )
 def test_the_triton_kernels_do_so_too(storage: type[AttentionAdapter], kernels: type, schedules: Any) -> None:
     adapter = type(storage.__name__, (storage,), {"kernels": kernels})

@@ -38,6 +38,7 @@ REPRESENTATIVE = (
     "decode bf16 128 gqa 4",
     "prefill bf16 128 gqa 4",
     "decode mla 16 heads",
+    "prefill mla 16 heads",
     "decode low bits 4",
     "copy gather scatter",
     "store int8",
