@@ -226,6 +226,8 @@ class Spec:
                 if isinstance(op, Extend) and isinstance(outcome, OutOfBlocksSeen | Died) and not memory.blurred:
                     raised = "OutOfBlocks" if isinstance(outcome, OutOfBlocksSeen) else outcome.error
                     self.ask(checks.no_spurious_exhaustion, op, raised)
+                if isinstance(outcome, Died):
+                    self.ask(checks.dead, op)
             else:
                 _APPLY[kind](self, op, outcome)
                 if self.hits and kind is not Match and kind is not Admit and not self.idle_release:

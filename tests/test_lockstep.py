@@ -16,7 +16,7 @@ from toys_more import Everything, Raising, RaisingAgain, RaisingHalfway, Steppin
 from kvproof import Capabilities, Differs, Grant, Hit, Snapshot
 from kvproof.impl.checker import AdapterFault, Hung
 from kvproof.impl.production.adapter import ProductionAdapter
-from kvproof.models.ops import Admit, Append, BeginStep, Commit, EndStep, Extend, Fork, Match, Release, Truncate
+from kvproof.models.ops import Admit, Append, BeginStep, Commit, EndStep, Extend, Fork, Match, Release, Reset, SwapIn, SwapOut, Truncate
 from kvproof.properties import strategies
 from kvproof.properties.lockstep import SERVED, LawBroken, Lockstep, run, time_limit
 
@@ -302,6 +302,38 @@ def test_a_failure_of_the_caches_own_that_breaks_no_law_is_told_as_a_fault():
     result = run(PROGRAM, Deaf, **POOL)
     assert result.violation is None
     assert "append(0, (4,)) raised AssertionError: the books are wrong" in result.fault
+
+
+@pytest.mark.parametrize(
+    ("method", "law", "program"),
+    [
+        ("commit", "committed-is-covered", [Extend(0, 2), Commit(0)]),
+        ("truncate", "truncate-exact", [Extend(0, 2), Commit(0), Truncate(0, 1)]),
+        ("reset", "reset-forgets", [Reset()]),
+        ("swap_in", "swap-round-trip", [Extend(0, 2), Commit(0), SwapOut(0), SwapIn(0)]),
+    ],
+)
+def test_what_the_caches_own_code_cannot_finish_is_never_done(method, law, program):
+    def dies(*_):
+        raise AssertionError("the books are wrong")
+
+    def claims(cls):
+        return Capabilities(truncate=True, swap=True, prefix=True, reset=True)
+
+    others = {
+        "match": lambda *_: Hit(),
+        "truncate": lambda *_: None,
+        "reset": lambda _: True,
+        "swap_out": lambda *_: True,
+        "swap_in": lambda *_: True,
+    }
+    how = {"capabilities": classmethod(claims), **others, method: dies}
+    result = run([Admit(0, (1, 2)), *program], type("Dead", (Owning,), how), **POOL)
+    assert (result.fault, result.violation.law) == ("", law)
+    assert f"{method.replace('_', '')} raised AssertionError: the books are wrong" in result.violation.reason
+    adapters = run([Admit(0, (1, 2)), *program], type("Dead", (Toy,), how), **POOL)
+    assert adapters.violation is None
+    assert "AssertionError: the books are wrong" in adapters.fault
 
 
 def test_a_look_up_that_the_cache_itself_fails_at_is_judged_by_the_extend_that_follows():

@@ -60,14 +60,21 @@ def engine_adapter(release: Release, say: Say = lambda _: None) -> type:
 
 
 def _shortest_life(cache: CacheAdapter, claimed: Capabilities) -> None:
-    """One request in an empty cache. An engine that does not get through this was not called as it wants to be: its surface moved."""
+    """One request in an empty cache: a prefill and a decode. An engine that does not get through this was not called as it wants to be: its surface moved."""
     cache.admit(0, (1, 2, 3), NO_NAMESPACE)
     with suppress(Refused):
-        cache.extend(0, 3)
-        if claimed.steps:
-            cache.end_step(cache.begin_step())
-        cache.commit(0, 0)
+        _pass(cache, 3, claimed)
+        with suppress(Refused):
+            cache.append(0, (4,))
+            _pass(cache, 1, claimed)
         cache.release(0, "finish")
+
+
+def _pass(cache: CacheAdapter, count: int, claimed: Capabilities) -> None:
+    cache.extend(0, count)
+    if claimed.steps:
+        cache.end_step(cache.begin_step())
+    cache.commit(0, 0)
 
 
 def described(release: Release) -> str:

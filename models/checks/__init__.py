@@ -13,6 +13,7 @@ from kvproof.models.checks.forgetting import events, eviction, eviction_order, p
 from kvproof.models.checks.naming import Broken, changed_sequences
 from kvproof.models.checks.ownership import (
     copy_batch,
+    dead,
     dead_release,
     exclusive_write,
     failure_changes_nothing,
@@ -36,6 +37,7 @@ __all__ = [
     "books",
     "contents",
     "copy_batch",
+    "dead",
     "dead_release",
     "events",
     "everything",

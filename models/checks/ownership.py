@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from kvproof.models.checks.content import contents
 from kvproof.models.checks.naming import Broken, changed_sequences, in_group, show
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.observed import Entry, Observed
-from kvproof.models.ops import Extend, Op, Release, op_name, sequences_of
+from kvproof.models.ops import Commit, Extend, Op, Release, Reset, SwapIn, Truncate, op_name, sequences_of
 from kvproof.models.outcomes import Grant
 from kvproof.models.state import Pass, Sequence
 
@@ -194,6 +194,22 @@ def repeated_release(spec: Spec, op: Release, outcome: Outcome) -> None:
 def dead_release(op: Release, error: str) -> NoReturn:
     """A release that the cache's own code cannot finish never lets go."""
     raise Broken("release-once", f"sequence {op.seq} cannot be let go of: release raised {error}")
+
+
+NEVER_DONE: Final = {
+    Commit: ("committed-is-covered", "the pass of sequence {0.seq} is computed, and the cache cannot count it"),
+    Truncate: ("truncate-exact", "sequence {0.seq} is neither cut to {0.length} tokens nor was that refused"),
+    Reset: ("reset-forgets", "the reset neither succeeded nor said that it cannot"),
+    SwapIn: ("swap-round-trip", "sequence {0.seq} was swapped out and cannot be brought back"),
+}
+"""Which law a cache breaks that dies in an operation without a mark on its books, and why; in other operations no law has a word for that."""
+
+
+def dead(spec: Spec, op: Op) -> None:  # noqa: ARG001 -- every check takes the spec
+    """What the cache's own code cannot finish is not done."""
+    if type(op) in NEVER_DONE:
+        law, why = NEVER_DONE[type(op)]
+        raise Broken(law, why.format(op), sequences=sequences_of(op))
 
 
 def failure_changes_nothing(spec: Spec, op: Op) -> None:
