@@ -1,8 +1,9 @@
 """What is known of the production cache and the spec, and how: proved, exhausted or sampled. Writes `docs/evidence.md`.
 
-    python benchmarks/evidence.py [--seconds 30] [--proofs FILE] [--page docs/evidence.md]
+    python benchmarks/evidence.py [--seconds 30] [--proofs FILE] [--searches FOLDER] [--page docs/evidence.md]
 
 `--proofs` takes what `python -m kvproof.properties.proofs --json FILE` wrote; without it the proofs are run, which takes some minutes. `--seconds` is for each search.
+`--searches` takes searches that are farther on: `production-steps.kvx` is what `kvproof exhaust production --scope steps --state FOLDER/production-steps.kvx` kept.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ of a scope was tried. *Sampled*: so many random programs put a law to the test s
 """
 
 
-def head(seconds: float, *, proofs_from_file: bool) -> str:
+def head(seconds: float, *, proofs_from_file: bool, searches_from_folder: bool) -> str:
     """The head of the page, with the command that makes it. The file's own name says nothing to a reader."""
     command = f"python benchmarks/evidence.py --seconds {seconds:g}" + (" --proofs FILE" if proofs_from_file else "")
+    command += " --searches FOLDER" if searches_from_folder else ""
     proofs = ", with the `FILE` that `python -m kvproof.properties.proofs --json FILE` wrote" if proofs_from_file else ""
     return HEAD.format(command=command, proofs=proofs)
 
@@ -55,20 +57,28 @@ def proof_lines(proofs: list[Proof]) -> Iterable[str]:
         yield f"| {sentence_of(function)} (`{function.__name__}`) | {subject} | not run |"
 
 
-def scope_lines(seconds: float) -> Iterable[str]:
-    """The scopes of `kvproof exhaust`, as far as the time goes."""
-    yield f"\n## Exhausted\n\nBreadth first, at most {seconds:g} s for each; `kvproof exhaust TARGET --scope SCOPE` goes on.\n"
+def scope_lines(seconds: float, searches: Path | None) -> Iterable[str]:
+    """The scopes of `kvproof exhaust`, as far as the time goes, from where they are in the folder `searches`."""
+    kept = "" if searches is None else " from where `FOLDER` has it"
+    yield f"\n## Exhausted\n\nBreadth first, at most {seconds:g} s for each{kept}; `kvproof exhaust TARGET --scope SCOPE` goes on.\n"
     yield "| target | scope | states | operations | |"
     yield "|---|---|--:|--:|---|"
     for name, target in (("production-sync", SynchronousAdapter), ("production", ProductionAdapter)):
-        for scope_name in ("tiny", "one"):
-            search = Search(target, name, SCOPES[scope_name])
+        for scope_name in ("tiny", "one", "steps") if target.capabilities().steps else ("tiny", "one"):
+            search = _search(target, name, scope_name, searches)
             for _ in search.run(seconds=seconds):
                 pass
             assert search.failure is None, search.failure
             how = "exhausted" if search.exhausted else f"all programs of up to {search.depths[search.done]} operations"
             words = sentence(search.scope, search.capabilities)
             yield f"| `{name}` | `{scope_name}`: {words} | {len(search.states):,} | {search.transitions:,} | {how} |"
+
+
+def _search(target: type, name: str, scope_name: str, searches: Path | None) -> Search:
+    kept = None if searches is None else searches / f"{name}-{scope_name}.kvx"
+    if kept is not None and kept.exists():
+        return Search.load(kept, target, name, SCOPES[scope_name])
+    return Search(target, name, SCOPES[scope_name])
 
 
 def law_lines(seconds: float) -> Iterable[str]:
@@ -92,6 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the page of what is proved, exhausted and sampled.")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--proofs", type=Path)
+    parser.add_argument("--searches", type=Path, metavar="FOLDER")
     parser.add_argument("--page", type=Path, default=Path("docs/evidence.md"))
     asked = parser.parse_args()
     if asked.proofs:
@@ -99,9 +110,9 @@ def main() -> None:
     else:
         proofs = [prove(function, subject) for subject, function in statements()]
     lines = [
-        head(asked.seconds, proofs_from_file=asked.proofs is not None),
+        head(asked.seconds, proofs_from_file=asked.proofs is not None, searches_from_folder=asked.searches is not None),
         *proof_lines(proofs),
-        *scope_lines(asked.seconds),
+        *scope_lines(asked.seconds, asked.searches),
         *law_lines(asked.seconds),
     ]
     asked.page.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,9 +1,11 @@
 """How long each generator takes to break each seeded bug: a table, the medians, and a plot. Meant for a night.
 
-    python benchmarks/first_violation.py [--seconds 60] [--seed 1] [--only TEXT] [--generator swarm] [--csv FILE] [--plot FILE.svg]
+    python benchmarks/first_violation.py [--seconds 60] [--minutes 600] [--seed 1] [--only TEXT] [--generator swarm] [--results FILE] [--csv FILE] [--plot FILE.svg]
 
 One core. Seconds are those of this process on it, from the start until any law breaks, before shrinking; the limit is by the clock. A bug that is not broken in `--seconds` is told, and is in no average.
-The generators: `swarm` is the plain random one, `hypothesis` the state machine, `exhaust` every program of the scope `small`, shortest first.
+The generators: `swarm` is what a check draws from seeds, long programs of a scheduler among it, `hypothesis` the state machine, `exhaust` every program of the scope `small`, shortest first.
+
+Each hunt is a line of the results file. What has one is not hunted again, unless it was missed in less time than is given now; so a run that was stopped, or whose minutes are over, goes on where it was.
 """
 
 from __future__ import annotations
@@ -29,17 +31,21 @@ from kvproof.fuzz.exhaust.search import Search as Exhaustion
 from kvproof.impl.checker import read_capabilities
 from kvproof.properties.machine_runs import run_machine
 
+RESULTS = Path(".kvproof/first-violation.jsonl")
+
 COLOURS = {"swarm": "#2e86ab", "hypothesis": "#d1495b", "exhaust": "#66a182"}
 
 
 class Catch(msgspec.Struct, frozen=True):
-    """When a generator first broke a bug; `seconds` is None where it did not. `programs`: how many it ran until then; for `exhaust`, operations."""
+    """When a generator first broke a bug; `seconds` is None where it did not within `limit_seconds`. `programs`: how many it ran until then; for `exhaust`, operations."""
 
     bug: str
     generator: str
     law: str
     seconds: float | None
     programs: int
+    seed: int
+    limit_seconds: float
 
 
 def by_swarm(bug: SeededBug, seconds: float, seed: int) -> tuple[str, int]:
@@ -91,7 +97,7 @@ def hunt(bug: SeededBug, generator: str, seconds: float, seed: int) -> Catch:
     """Let one generator loose on one bug."""
     start = time.process_time()
     law, programs = GENERATORS[generator](bug, seconds, seed)
-    return Catch(bug.name, generator, law, time.process_time() - start if law else None, programs)
+    return Catch(bug.name, generator, law, time.process_time() - start if law else None, programs, seed, seconds)
 
 
 def summary(catches: list[Catch], generator: str) -> str:
@@ -153,21 +159,48 @@ def show(console: Console, catches: list[Catch], generators: list[str]) -> None:
     for bug in dict.fromkeys(catch.bug for catch in catches):
         cells = [bug]
         for generator in generators:
-            catch = by[bug, generator]
-            cells += ["-" if catch.seconds is None else f"{catch.seconds:.2f}", f"{catch.programs:,}"]
+            catch = by.get((bug, generator))
+            cells += [""] * 2 if catch is None else ["-" if catch.seconds is None else f"{catch.seconds:.2f}", f"{catch.programs:,}"]
         table.add_row(*cells)
     console.print(table)
     for generator in generators:
         console.print(summary(catches, generator), soft_wrap=True)
 
 
+def read(path: Path, seed: int) -> dict[tuple[str, str], Catch]:
+    """The hunts of that seed that were done before: (bug, generator) -> the last one."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    catches = [msgspec.json.decode(line, type=Catch) for line in lines]
+    return {(catch.bug, catch.generator): catch for catch in catches if catch.seed == seed}
+
+
+def is_due(known: Catch | None, seconds: float) -> bool:
+    """Whether a hunt was not done yet, or in vain and in less time."""
+    return known is None or (known.seconds is None and known.limit_seconds < seconds)
+
+
+def hunt_all(hunts: list[tuple[SeededBug, str]], asked: argparse.Namespace, known: dict[tuple[str, str], Catch]) -> None:
+    """Hunt until the minutes are over; each catch is written down at once."""
+    deadline = time.monotonic() + 60 * asked.minutes
+    asked.results.parent.mkdir(parents=True, exist_ok=True)
+    with asked.results.open("ab") as out, Progress(console=Console(stderr=True), transient=True) as bar:
+        for bug, generator in bar.track(hunts, description="hunts"):
+            if time.monotonic() > deadline:
+                return
+            catch = known[bug.name, generator] = hunt(bug, generator, asked.seconds, asked.seed)
+            out.write(msgspec.json.encode(catch) + b"\n")
+            out.flush()
+
+
 def main(arguments: Iterable[str] | None = None) -> int:
-    """Hunt them all; the exit status is 1 if the swarm did not break every bug."""
+    """Hunt them all; the exit status is 1 if the swarm did not break every bug that it hunted."""
     parser = argparse.ArgumentParser(description="How long each generator takes to break each seeded bug.")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to hunt each bug with each generator at most (default: 60)")
+    parser.add_argument("--minutes", type=float, default=600.0, help="stop after this time; run again to go on (default: 600)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", metavar="TEXT", help="only bugs with TEXT in their names")
     parser.add_argument("--generator", action="append", choices=list(GENERATORS), help="only this generator; may be given several times")
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"where each hunt is written down (default: {RESULTS})")
     parser.add_argument("--csv", type=Path, help="write the table")
     parser.add_argument("--plot", type=Path, help="write the plot as SVG")
     asked = parser.parse_args(None if arguments is None else list(arguments))
@@ -176,21 +209,20 @@ def main(arguments: Iterable[str] | None = None) -> int:
     if not bugs:
         print(f"No seeded bug has {asked.only!r} in its name.", file=sys.stderr)
         return 2
-    catches = []
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("hunts", total=len(bugs) * len(generators))
-        for bug in bugs:
-            for generator in generators:
-                catches.append(hunt(bug, generator, asked.seconds, asked.seed))
-                bar.advance(task)
+    known = read(asked.results, asked.seed)
+    wanted = [(bug, generator) for generator in generators for bug in bugs]
+    hunt_all([pair for pair in wanted if is_due(known.get((pair[0].name, pair[1])), asked.seconds)], asked, known)
+    catches = [known[bug.name, generator] for bug, generator in wanted if (bug.name, generator) in known]
     show(Console(), catches, generators)
+    if len(catches) < len(wanted):
+        print(f"{len(wanted) - len(catches)} of {len(wanted)} hunts are left; the same command goes on.")
     if asked.csv:
         with asked.csv.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(Catch.__struct_fields__)
             writer.writerows(msgspec.structs.astuple(catch) for catch in catches)
-    if asked.plot:
-        asked.plot.write_text(plot(catches, asked.seconds), encoding="utf-8")
+    if asked.plot and catches:
+        asked.plot.write_text(plot(catches, max(catch.limit_seconds for catch in catches)), encoding="utf-8")
     return int(any(catch.seconds is None for catch in catches if catch.generator == "swarm"))
 
 

@@ -14,6 +14,7 @@ from kvproof.cli import cli, main
 from kvproof.fuzz.check import check
 from kvproof.fuzz.reports.issue import issue
 from kvproof.fuzz.reports.sarif import FAULT, sarif
+from kvproof.fuzz.verdicts import Finding
 
 ROOT = Path(__file__).parent.parent
 FILES = [*sorted((ROOT / "examples/ci").glob("*.yml")), ROOT / "docs/ci.md"]
@@ -62,6 +63,13 @@ def test_an_issue_has_a_title_the_law_the_steps_and_a_test():
     compile(code, "issue", "exec")
 
 
+def test_the_title_of_an_issue_tells_laws_and_faults_apart():
+    broken, fault = report_on(Leaky).violations[0], Finding("", "commit(0, 0) hung.", "seed 1", 1)
+    titles = [issue(found, "toys:Toy", Leaky, seed=7, programs=40).splitlines()[0] for found in ([broken], [fault], [broken, fault])]
+    law = f"kvproof: toys:Toy breaks {broken.law}"
+    assert titles == [law, "kvproof: toys:Toy is at fault", f"{law}; it is at fault"]
+
+
 def test_a_campaign_writes_an_issue_only_for_what_is_new(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = ["fuzz", "bug:canary", "--batch", "20", "-n", "1", "--seed", "1", "--sarif", "found.sarif"]
@@ -87,9 +95,3 @@ def test_a_command_of_a_workflow_is_one_of_this_release(file, command):
     fuzz = cli.commands["fuzz"]
     context = fuzz.make_context("fuzz", shlex.split(command)[2:], resilient_parsing=False)
     assert context.params["target"].startswith("mypkg.")
-
-
-@pytest.mark.parametrize("path", FILES[:-1], ids=lambda path: path.name)
-def test_a_workflow_is_yaml_without_tabs_and_with_even_indents(path):
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed, so the workflows are not parsed")
-    assert isinstance(yaml.safe_load(path.read_text()), dict)

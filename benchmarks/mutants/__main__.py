@@ -81,6 +81,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"))
     parser.add_argument("--only", default="", metavar="TEXT", help="only mutants with TEXT in their names")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th mutant, for a sample")
+    parser.add_argument("--seed", type=int, default=0, help="of the order in which mutants are drawn (default: 0)")
     parser.add_argument("--again", action="store_true", help="run only the survivors, once more, after new tests")
     parser.add_argument("--report", action="store_true", help="only print the score and the survivors")
     parser.add_argument("--page", type=Path, metavar="FILE", help="also write the score and the survivors as a page")
@@ -98,7 +99,7 @@ def main() -> int:
             if number % asked.every == 0 and asked.only in mutant.name and _is_due(results.get(mutant.name), reasons, again=asked.again)
         ]
         # In an order that is drawn, so that a run that is cut short is a sample of all.
-        random.Random(0).shuffle(todo)
+        random.Random(asked.seed).shuffle(todo)
         _run(todo, asked.minutes, asked.results, results)
     ran = list(results.values())
     if asked.page:

@@ -13,11 +13,10 @@ from kvproof.models.laws import BY_NAME
 
 def issue(findings: Sequence[Finding], target: str, adapter: type, *, seed: int, programs: int) -> str:
     """The issue for `findings`, of which there is at least one. `seed` and `programs`: of the campaign that found them."""
-    laws = sorted({finding.law or "a fault of the target" for finding in findings})
-    lines = [
-        f"kvproof: {target} breaks {wording.joined(laws)}" if laws != ["a fault of the target"] else f"kvproof: {target} is at fault",
-        "",
-    ]
+    laws = sorted({finding.law for finding in findings if finding.law})
+    at_fault = ["is at fault"] if any(not finding.law for finding in findings) else []
+    told = [f"breaks {wording.joined(laws)}"] if laws else []
+    lines = [f"kvproof: {target} {'; it '.join(told + at_fault)}", ""]
     lines += [
         f"A campaign with seed {seed} found {wording.counted(len(findings), 'new failure')} in {wording.counted(programs, 'program')}.",
         "",
