@@ -86,7 +86,7 @@ class Shrinker:
         simpler = True
         while simpler and not self._late():
             self._take_away()
-            simpler = len(self.best.ops) >= WORTH_A_WALK and self._walk()
+            simpler = self._walk()
         assert self.best is not None
         return self.best
 
@@ -131,6 +131,8 @@ class Shrinker:
         """Walk over programs that are no longer and fail in the same way; True as soon as one is simpler."""
         here = self.best
         assert here is not None
+        if len(here.ops) < WORTH_A_WALK:
+            return False
         most, rng = len(here.ops), random.Random(self.walk_seed)
         for _ in range(WALK_RUNS):
             if self._late():
