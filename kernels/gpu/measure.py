@@ -165,19 +165,24 @@ def decode_torch(load: Load, rates: Rates) -> Measurement:
     return entry(f"torch's attention, contiguous, {load.seqs} x {load.tokens}", times, work, "GB/s", rates.copy, "copy")
 
 
-def decode_latent(load: Load, heads: int, rates: Rates, kernels: PagedTriton) -> list[Measurement]:
-    """MLA decode over 512 + 64: against the copy, and, since its heads share the row, against the matrix product."""
+def decode_latent(load: Load, heads: int, rates: Rates, kernels: PagedTriton, new: int = 0) -> list[Measurement]:
+    """MLA decode over 512 + 64, or an append of `new` tokens to each sequence: against the copy, and, since the heads share the row, against the
+    matrix product.
+    """
     seqs, tokens, block, width = load.seqs, load.tokens, 64, -(-load.tokens // 64)
-    key = _random((seqs * width, block, 1, 576), torch.bfloat16)
+    key = _random((seqs * width, block, 1, 576), getattr(torch, load.stored))
+    scale = torch.full((seqs * width, block, 1), 0.01, device=DEVICE) if key.element_size() == 1 else None
     tables = torch.randperm(seqs * width, device=DEVICE).view(seqs, width).to(torch.int32)
     lens = torch.full((seqs,), tokens, dtype=torch.int32, device=DEVICE)
-    query = torch.randn(seqs, heads, 576, device=DEVICE).to(torch.bfloat16)
-    pool = KVPool(key, key[..., :512], block)
-    times = milliseconds(lambda: kernels.attend(pool, query, tables, lens, scale=0.05), graph=True)
-    name = f"mla decode bfloat16, {seqs} x {tokens}, {heads} heads"
+    query = torch.randn(seqs * max(1, new), heads, 576, device=DEVICE).to(torch.bfloat16)
+    pool = KVPool(key, key[..., :512], block, "NHD", scale, scale)
+    options: dict[str, Any] = {"query_lens": torch.full_like(lens, new), "max_queries": new} if new else {}
+    times = milliseconds(lambda: kernels.attend(pool, query, tables, lens, scale=0.05, **options), graph=True)
+    name = f"mla {f'append of {new} tokens' if new else 'decode'} {load.stored}, {seqs} x {tokens}, {heads} heads"
+    row = 576.0 * key.element_size() + (4 if scale is not None else 0)
     return [
-        entry(name, times, seqs * tokens * 576 * 2.0, "GB/s", rates.copy, "copy"),
-        entry(name, times, 2.0 * seqs * tokens * heads * (576 + 512), "TFLOP/s", rates.matrix, "product"),
+        entry(name, times, seqs * tokens * row, "GB/s", rates.copy, "copy"),
+        entry(name, times, 2.0 * len(query) * tokens * heads * (576 + 512), "TFLOP/s", rates.matrix, "product"),
     ]
 
 

@@ -222,6 +222,8 @@ def _speed(rig: Rig, report: Report) -> Iterator[tuple[str, Callable[[], None]]]
             f"speed of mla decode, {heads} heads",
             adding(lambda rates, heads=heads: measure.decode_latent(load(), heads, rates, kernels)),  # type: ignore[misc]
         )
+    yield "speed of mla decode, e4m3", adding(lambda rates: measure.decode_latent(load(stored="float8_e4m3fn"), 16, rates, kernels))
+    yield "speed of mla append", adding(lambda rates: measure.decode_latent(load(), 128, rates, kernels, new=2))
     yield "speed of decode, low bits", adding(lambda rates: measure.decode_low_bits(load(), rates))
     yield "speed of store", adding(lambda rates: measure.store(load(tokens=2048), rates, kernels))
     yield "speed of block copies", adding(lambda rates: measure.copy_blocks(load(), rates, kernels))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kvproof.kernels.check import check_kernels
+from kvproof.kernels.check import check_kernels, judge_case
 from kvproof.kernels.contract import KernelCapabilities, KVPool
 from kvproof.kernels.laws import overflow
 from kvproof.kernels.laws.cases import Case
@@ -56,6 +56,35 @@ def test_triton_keeps_every_law_and_all_addresses_are_proved(
 def test_torch_keeps_every_law() -> None:
     report = check_kernels(PagedTorch, budget_seconds=3)
     assert report.verdict == "held", str(report)
+
+
+LATENTS = Case("attend", dtype="float16", block_size=12, head_size=24, rope=8, ratio=70, lens=(31, 17, 5), permuted=True, tail="wild")
+"""More heads than a program has rows: three tiles of heads in float16, five in float32, the last one not full."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        LATENTS,
+        dataclasses.replace(LATENTS, query_lens=(19, 8, 3), quantisation="int8"),
+        dataclasses.replace(LATENTS, query_lens=(31, 1, 5), dtype="float32", layout="HND"),
+    ],
+    ids=["decode", "append and prefill", "float32"],
+)
+def test_a_latent_has_more_heads_than_a_program_has_rows(case: Case) -> None:
+    assert judge_case(PagedTriton, case) == {}
+
+
+def test_a_sequence_without_new_tokens_takes_no_part_in_a_prefill() -> None:
+    for rope in (0, 8):
+        idle = Case("attend", block_size=12, head_size=24, rope=rope, lens=(31, 17, 0), query_lens=(12, 0, 0), permuted=True)
+        assert judge_case(PagedTriton, idle) == {}
+
+
+def test_latents_refuse_what_no_model_with_latents_has() -> None:
+    scene = build(dataclasses.replace(LATENTS, ratio=2))
+    with pytest.raises(ValueError, match="no window, sinks or soft cap"):
+        PagedTriton().attend(scene.pool, scene.query, scene.tables, scene.seq_lens, scale=1.0, window=5)
 
 
 POOLS = [

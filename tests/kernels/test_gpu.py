@@ -138,6 +138,7 @@ def test_every_measurement_runs_on_a_small_load(monkeypatch: pytest.MonkeyPatch)
             measure.decode(measure.Load(seqs=2, tokens=32, kv_heads=2, ratio=2, head=32, stored="float8_e4m3fn"), rates, kernels),
             measure.decode_torch(load, rates),
             *measure.decode_latent(load, 4, rates, kernels),
+            *measure.decode_latent(measure.Load(seqs=2, tokens=32, stored="float8_e4m3fn"), 4, rates, kernels, new=2),
             measure.prefill(load, rates, kernels),
             measure.prefill_torch(load, rates),
             measure.store(load, rates, kernels),
@@ -149,7 +150,7 @@ def test_every_measurement_runs_on_a_small_load(monkeypatch: pytest.MonkeyPatch)
     assert found[0].value == pytest.approx(2 * 2 * 32 * 2 * 32 * 2 / 2e-3 / 1e9)
     assert found[0].share == pytest.approx(found[0].value)
     # A causal prefill: two products of 32 x 32 / 2 x 32 multiplications and additions for 2 sequences and 4 query heads.
-    assert found[6].value == pytest.approx(2 * 2 * (32 * 32 / 2) * 32 * 2 * 4 / 2e-3 / 1e12)
+    assert found[8].value == pytest.approx(2 * 2 * (32 * 32 / 2) * 32 * 2 * 4 / 2e-3 / 1e12)
     assert all(entry.milliseconds == 2.0 for entry in found)
 
 
