@@ -419,8 +419,8 @@ UNREACHED: Final = (
     Unreached("B44", "overlapped schedules, which release a slot by a second path, are not driven in SGLang"),
     Unreached("B46", "the host tier of SGLang is not driven"),
     Unreached("B47", "the host tier of SGLang is not driven"),
-    Unreached("B49", "SGLang's trees with sliding windows are not driven"),
-    Unreached("B50", "SGLang's trees with sliding windows are not driven"),
+    Unreached("B49", "it was reported of 0.5.11 to 0.5.13, and SGLang's trees with sliding windows are driven from 0.5.18 on"),
+    Unreached("B50", "SGLang's trees with sliding windows are driven from 0.5.18 on, and no release showed it"),
     Unreached("B52", "drafts are not driven in SGLang, only their keys"),
     Unreached("B55", _SCHEDULER),
     Unreached(
