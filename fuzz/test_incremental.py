@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 
 import pytest
 
@@ -10,6 +11,7 @@ from kvproof.fuzz.bugs import BUGS
 from kvproof.fuzz.swarm import Config, Swarm
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
+from kvproof.impl.production.books import audit, pins
 from kvproof.models.spec import Spec
 from kvproof.properties.drain import drain
 from kvproof.properties.lockstep import LawBroken, Lockstep
@@ -18,6 +20,11 @@ BUG_PROGRAMS = 40
 """Programs for each seeded bug, or as many as it takes until one breaks a law: most do within ten."""
 
 SOUND_PROGRAMS = 60
+
+READ_PROGRAMS = 15
+
+MISCOUNTING = ("trimmed-blocks-are-lost", "last-block-freed-twice")
+"""Seeded bugs that change a list of the pool behind the back of everything else."""
 
 
 def traced(adapter, seed):
@@ -65,6 +72,23 @@ def test_neither_accuses_a_sound_cache(adapter):
         lockstep, violation = traced(adapter, f"sound:{program}")
         assert violation is None
         assert thorough(lockstep) is None
+
+
+@pytest.mark.parametrize("adapter", [ProductionAdapter, HybridAdapter, *(BUGS[name].adapter for name in MISCOUNTING)])
+def test_what_is_compared_with_the_last_look_is_what_a_fresh_look_shows(adapter):
+    """Neither the cache nor the reader of its books may miss that something moved, whoever moved it and however wrongly."""
+    for program in range(READ_PROGRAMS):
+        ops = [step.op for step in traced(adapter, f"read:{program}")[0].trace]
+        config = Config(random.Random(f"read:{program}"), adapter.capabilities())
+        lockstep = Lockstep(adapter, num_blocks=config.num_blocks, block_size=config.block_size)
+        for op in ops:
+            with suppress(LawBroken, AdapterFault):
+                lockstep.do(op)
+            checked, cache = lockstep.cache, lockstep.cache.adapter.cache
+            seen, live = lockstep.last_seen, list(cache._sequences)
+            assert checked.all_tables(live, seen.tables) == {seq: checked.tables(seq) for seq in live}
+            assert checked.books(seen.books) == checked.books()
+            assert cache.books() == audit(cache._pool, pins(cache._open.values(), cache._sequences.values()))
 
 
 @pytest.mark.parametrize("adapter", [ProductionAdapter, HybridAdapter, SynchronousAdapter])

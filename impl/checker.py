@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any, Final
 
 from kvproof.impl.adapter import CacheAdapter
@@ -58,7 +59,13 @@ _SETS: Final = frozenset({set, frozenset})
 _COLLECTIONS: Final = _LISTS | _SETS
 """Types that can be read and compared without running any code of the adapter's."""
 
+_NO: Final = type(None)
+_PLAIN_SNAPSHOTS: Final = frozenset(product({dict, _NO}, _LISTS, {*_SETS, _NO}, {*_SETS, _NO}, _PLAIN))
+"""Types that the fields of a snapshot have if all are such."""
+
 NO_GRANT: Final = Grant()
+
+NO_BOOKS: Final = Books()
 
 POLICIES: Final = ("lru", "tight", "exact", "rewrites", "groups-together", "groups-in-turn")
 
@@ -177,7 +184,8 @@ class Checked:
         self.num_blocks = num_blocks
         self.groups = len(capabilities.groups)
         self._nulls = frozenset(capabilities.null_blocks)
-        self._valid = frozenset(range(num_blocks)) | {None}
+        self._ids = frozenset(range(num_blocks))
+        self._valid = self._ids | {None}
         self._open_steps: list[int] = []
         self._check_capacity()
         try:
@@ -281,18 +289,26 @@ class Checked:
 
     # -- observations ---------------------------------------------------------------------------------------------------------------------------
 
-    def tables(self, seq: int, before: Tables = ()) -> Tables:
-        """The block table of `seq` in every group. Where they are what they were `before`, that comes back: it was checked then."""
-        if self.groups > 1:
-            tables = tuple([self._table("block_table", seq, group) for group in range(self.groups)])
-            return before if tables == before else tables
-        try:  # this is asked of every live sequence after every operation
-            raw = self.adapter.block_table(seq, 0)
-        except (Exception, SystemExit) as error:
-            raise AdapterFault(f"block_table({seq}, 0) raised {_told(error)}.") from error
-        if before and type(raw) in _LISTS and tuple(raw) == before[0]:
-            return before
-        return (self._read("block_table", seq, 0, raw),)
+    def tables(self, seq: int) -> Tables:
+        """The block table of `seq` in every group."""
+        return tuple([self._table("block_table", seq, group) for group in range(self.groups)])
+
+    def all_tables(self, seqs: Collection[int], before: Mapping[int, Tables]) -> Mapping[int, Tables]:
+        """Those of all `seqs`. Where any, or all, are what they were `before`, that comes back: it was checked then."""
+        try:
+            now = self._unchecked_tables(seqs)
+            if now == before:
+                return before
+        except (Exception, SystemExit):  # noqa: BLE001 -- to ask for one table after the other will tell what it is
+            return {seq: self.tables(seq) for seq in seqs}
+        return {seq: before[seq] if before.get(seq) == tables else self._read_all(seq, tables) for seq, tables in now.items()}
+
+    def _unchecked_tables(self, seqs: Collection[int]) -> dict[int, Tables]:
+        block_table = self.adapter.block_table
+        if self.groups == 1:  # this is asked of every live sequence after every operation
+            return {seq: (tuple(block_table(seq, 0)),) for seq in seqs}
+        groups = range(self.groups)
+        return {seq: tuple([tuple(block_table(seq, group)) for group in groups]) for seq in seqs}
 
     def worker_tables(self, seq: int) -> Tables:
         """The device's block table of `seq` in every group."""
@@ -301,11 +317,13 @@ class Checked:
     def books(self, before: Books | None = None) -> Books:
         """The cache's own books; empty where it claims none. Where they are what they were `before`, that comes back: it was checked then."""
         if not self.capabilities.snapshot:
-            return Books()
+            return NO_BOOKS
         shot = self._asked("snapshot()", self.adapter.snapshot)
         if not isinstance(shot, Snapshot):
             raise AdapterFault(f"snapshot() returned {_a(shot)}; it must return kvproof.Snapshot.")
-        known = before or Books()
+        known = before or NO_BOOKS
+        if _says(shot, known):
+            return known
         books = Books(
             self._counts(shot.refcounts, known.refcounts),
             self._free(shot.free, known.free),
@@ -369,10 +387,21 @@ class Checked:
             return table
         return tuple(None if block is None else self._block(told, block) for block in table)
 
-    def _plain(self, blocks: tuple[Any, ...]) -> bool:
-        """Whether all are plain integers in range (or None): the usual case, checked at the speed of C."""
+    def _read_all(self, seq: int, raw: Sequence[Any]) -> Tables:
+        """The block tables of all groups, checked."""
+        return tuple([self._read("block_table", seq, group, table) for group, table in enumerate(raw)])
+
+    def _plain(self, table: tuple[Any, ...]) -> bool:
+        """Whether all are plain integers in range, or None: the usual case, checked at the speed of C."""
         try:
-            return self._valid.issuperset(blocks) and _PLAIN.issuperset(map(type, blocks))
+            return self._valid.issuperset(table) and _PLAIN.issuperset(map(type, table))
+        except TypeError:
+            return False
+
+    def _are_ids(self, blocks: Collection[Any]) -> bool:
+        """The same without None."""
+        try:
+            return self._ids.issuperset(blocks) and _INTEGERS.issuperset(map(type, blocks))
         except TypeError:
             return False
 
@@ -391,7 +420,7 @@ class Checked:
             listed = tuple(blocks)
         except Exception as error:
             raise AdapterFault(f"{where} could not be read: {_told(error)}.") from error
-        return listed if None not in listed and self._plain(listed) else tuple(self._block(where, block) for block in listed)
+        return listed if self._are_ids(listed) else tuple(self._block(where, block) for block in listed)
 
     def _free(self, free: object, before: tuple[int, ...] | None) -> tuple[int, ...] | None:
         """One field of a snapshot, as the next two read others. Where it says, in plain types, what it said `before`, that comes back: it was checked then."""
@@ -401,11 +430,11 @@ class Checked:
             return before
         return self._blocks("Snapshot.free", free)
 
-    def _set(self, where: str, blocks: object, before: frozenset[int] | None) -> frozenset[int] | None:
+    def _set(self, where: str, blocks: Any, before: frozenset[int] | None) -> frozenset[int] | None:  # noqa: ANN401
         if blocks is None:
             return None
-        if type(blocks) in _SETS and blocks == before:
-            return before
+        if type(blocks) in _SETS and self._are_ids(blocks):
+            return before if blocks == before else frozenset(blocks) - self._nulls
         return frozenset(self._blocks(where, blocks)) - self._nulls
 
     def _counts(self, counts: object, before: dict[int, int] | None) -> dict[int, int] | None:
@@ -414,7 +443,9 @@ class Checked:
         if type(counts) is dict:
             if counts == before:
                 return before
-            if None not in counts and self._plain(tuple(counts)) and _INTEGERS.issuperset(map(type, counts.values())):
+            if self._are_ids(counts) and _INTEGERS.issuperset(map(type, counts.values())):
+                if all(counts.values()) and self._nulls.isdisjoint(counts):
+                    return counts.copy()
                 return {block: count for block, count in counts.items() if count and block not in self._nulls}
         elif not isinstance(counts, Mapping):
             raise AdapterFault(f"Snapshot.refcounts is {_a(counts)}; it must map block ids to counts.")
@@ -490,6 +521,12 @@ _DO: Final[dict[type[Op], Callable[..., Outcome]]] = {
     SwapOut: Checked._swap_out,
     SwapIn: Checked._swap_in,
 }
+
+
+def _says(shot: Any, known: Books) -> bool:  # noqa: ANN401 -- an adapter may put anything into its snapshot
+    """Whether a snapshot says, in plain types, exactly what is `known`: that was checked before."""
+    kinds = type(shot.refcounts), type(shot.free), type(shot.cached), type(shot.retiring), type(shot.free_count)
+    return kinds in _PLAIN_SNAPSHOTS and known == Books(shot.refcounts, tuple(shot.free), shot.cached, shot.retiring, shot.free_count)
 
 
 def _index(value: object) -> int | None:

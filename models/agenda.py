@@ -62,7 +62,7 @@ class Agenda:
             self.entries.update(observed.listed)
             self.entries.update([entry for entry, _ in observed.unlisted])
             self.shared.update(observed.listed)
-        if self.books:
+        if self.books and not observed.last.still:
             self._begin_books(observed)
 
     def _begin_books(self, observed: Observed) -> None:
@@ -85,11 +85,9 @@ class Agenda:
         if change.events is not None and change.events is not UNMOVED:
             self.told.update(change.events.joined, change.events.left)
 
-    def empty(self, spec: Spec) -> bool:
-        """Whether there is nothing to look at: no table, slot, count or set has moved, and no book waits for a look."""
-        if spec.seen.was or spec.memory.touched or self.entries or self.told or spec.seen.last.free_count is not None:
-            return False
-        return not (self.books and (self.counts or self.places or self.matchable or self.settled))
+    def has_books_to_check(self) -> bool:
+        """Whether a count, a place or a promise has moved, or a pin that one of them may have relied on."""
+        return bool(self.counts or self.places or self.matchable or self.launched or self.finished or self.unpinned)
 
     def grown(self, spec: Spec, sequence: Sequence, low: int) -> None:
         """The positions of `sequence` from `low` to the computed ones are computed, or readable again, since this operation."""

@@ -41,6 +41,7 @@ class Change(msgspec.Struct, frozen=True):
     `tables`: sequence -> its tables now, or None where it is gone; sequences that did not change are left out.
     `refcounts`: block -> its count now, for the counts that changed.
     `events`: what the events taken after this operation did to the matchable set that they replay; None where none were taken.
+    `still`: it is known that nothing changed, and that the same books were looked at as before. Two operations in three change nothing that can be seen.
     """
 
     tables: Mapping[int, Tables | None] = {}
@@ -51,6 +52,7 @@ class Change(msgspec.Struct, frozen=True):
     events: Moved | None = None
     worker_tables: Mapping[int, Tables] = {}
     free_count: int | None = None
+    still: bool = False
 
 
 class Ledger:
@@ -92,13 +94,18 @@ class Ledger:
             events,
             worker_tables,
             books.free_count,
+            still=books is last and not tables and (events is None or events is UNMOVED),
         )
+
+    def rest(self) -> None:
+        """The books are as they were."""
+        if self.counts_before:
+            self.counts_before = {}
 
     def take(self, change: Change) -> None:
         """The books are now as `change` says."""
         counts, free, cached, retiring = change.refcounts, change.free, change.cached, change.retiring
-        if self.counts_before:
-            self.counts_before = {}
+        self.rest()
         if counts:
             self._count(counts)
         if free is not None and free is not UNMOVED:
@@ -116,13 +123,11 @@ class Ledger:
         self.free_count = change.free_count
 
     def _count(self, changed: Mapping[int, int]) -> None:
-        counts, before = self.kept_counts, self.counts_before
-        for block, count in changed.items():
-            before[block] = counts.get(block, 0)
-            if count:
-                counts[block] = count
-            else:
-                counts.pop(block, None)
+        counts = self.kept_counts
+        self.counts_before = {block: counts.get(block, 0) for block in changed}
+        counts.update(changed)
+        for block in [block for block, count in changed.items() if not count]:
+            del counts[block]
 
     def _move_free(self, moved: Moved) -> None:
         free = self.kept_free
@@ -141,6 +146,7 @@ class Observed:
     def __init__(self, groups: int) -> None:
         self.no_tables: Tables = ((),) * groups
         self.tables: dict[int, Tables] = {}
+        """The tables of each sequence; those of one that never held a block are left out."""
         self.owners: dict[int, dict[Entry, None]] = {}
         """block -> every table entry that lists it, the oldest first."""
         self.holding: dict[int, int] = {}
@@ -148,13 +154,13 @@ class Observed:
         self.books = Ledger()
         self.replayed: set[int] = set()
         """The matchable set by the events taken so far."""
-        self._replay: frozenset[int] | None = None
-        """The same at the last full observation."""
+        self._seen = Seen()
+        """The last full observation."""
         self.last = Change()
         self.before = Change()
         """The last change but one."""
         self.was: dict[int, Tables] = {}
-        """The tables before the last operation of the sequences that it changed."""
+        """The tables before the last operation of the sequences whose tables it changed."""
         self.listed: list[Entry] = []
         """Table entries that list another block than before."""
         self.unlisted: list[tuple[Entry, int]] = []
@@ -189,19 +195,22 @@ class Observed:
         return block in moved.left or (block in self.books.kept_free and block not in moved.joined)
 
     def difference(self, seen: Seen) -> Change:
-        """What a full observation shows that is not known yet."""
-        now, known = seen.tables, self.tables
+        """What a full observation shows that is not known yet. Parts of it that are the very ones of the last look did not change."""
+        last, self._seen = self._seen, seen
+        changed = NOTHING if seen.tables is last.tables else self._tables_difference(seen.tables)
+        events = _set_difference(self.replayed, last.matchable_by_events, seen.matchable_by_events)
+        return self.books.difference(seen.books, changed, events, seen.worker_tables)
+
+    def _tables_difference(self, now: Mapping[int, Tables]) -> dict[int, Tables | None]:
+        known = self.tables
         changed: dict[int, Tables | None] = {}
         for seq, tables in now.items():
-            before = known.get(seq)
+            before = known.get(seq, self.no_tables)
             if before is not tables and before != tables:
                 changed[seq] = tables
-        if len(now) != len(known) or changed:
-            changed.update((seq, None) for seq in known if seq not in now)
-        replayed = seen.matchable_by_events
-        events = _set_difference(self.replayed, self._replay, replayed)
-        self._replay = replayed
-        return self.books.difference(seen.books, changed, events, seen.worker_tables)
+        for seq in known.keys() - now.keys():
+            changed[seq] = None
+        return changed
 
     def take(self, change: Change) -> None:
         """The cache is now as `change` says."""
@@ -209,21 +218,26 @@ class Observed:
         if self.was:
             for gathered in (self.was, self.listed, self.unlisted, self.relisted, self.newly_held, self.orphaned):
                 gathered.clear()
-        if change.tables:
-            for seq, tables in change.tables.items():
-                self._replace(seq, tables)
+        if change.still:
+            self.books.rest()
+            return
+        for seq, tables in change.tables.items():
+            self._replace(seq, tables)
         self.books.take(change)
         if change.events is not None and change.events is not UNMOVED:
             self.replayed.difference_update(change.events.left)
             self.replayed.update(change.events.joined)
 
     def _replace(self, seq: int, tables: Tables | None) -> None:
-        old = self.was[seq] = self.tables.get(seq, self.no_tables)
+        old = self.tables.get(seq, self.no_tables)
         if tables is None:
             self.tables.pop(seq, None)
             tables = self.no_tables
         else:
             self.tables[seq] = tables
+        if tables == old:  # it was admitted, or is gone, and held nothing
+            return
+        self.was[seq] = old
         for group, had in enumerate(old):
             has = tables[group]
             if had is not has and had != has:
@@ -234,43 +248,53 @@ class Observed:
         if had[:shorter] != has[:shorter]:
             for index in range(shorter):
                 if had[index] != has[index]:
-                    self._put((seq, group, index), had[index], has[index])
-        for index in range(shorter, len(had)):
-            self._put((seq, group, index), had[index], None)
-        for index in range(shorter, len(has)):
-            self._put((seq, group, index), None, has[index])
+                    self._unlist(seq, group, index, had[index : index + 1])
+                    self._list(seq, group, index, has[index : index + 1])
+        if len(had) > shorter:
+            self._unlist(seq, group, shorter, had[shorter:])
+        elif len(has) > shorter:
+            self._list(seq, group, shorter, has[shorter:])
 
-    def _put(self, entry: Entry, old: int | None, new: int | None) -> None:
-        if old is not None:
-            self._unlist(entry, old)
-        if new is not None:
-            self._list(entry, new)
+    def _list(self, seq: int, group: int, start: int, blocks: Table) -> None:
+        """The table lists `blocks` from entry `start` on, where it had none."""
+        owners, entries = self.owners, []
+        for index, block in enumerate(blocks, start):
+            if block is None:
+                continue
+            entry = seq, group, index
+            entries.append(entry)
+            if block in owners:
+                owners[block][entry] = None
+            else:
+                owners[block] = {entry: None}
+                self.newly_held.add(block)
+            self.relisted.add(block)
+        if entries:
+            self.listed += entries
+            self.holding[seq] = self.holding.get(seq, 0) + len(entries)
 
-    def _list(self, entry: Entry, block: int) -> None:
-        entries = self.owners.get(block)
-        if entries is None:
-            entries = self.owners[block] = {}
-            self.newly_held.add(block)
-        entries[entry] = None
-        self.holding[entry[0]] = self.holding.get(entry[0], 0) + 1
-        self.listed.append(entry)
-        self.relisted.add(block)
-
-    def _unlist(self, entry: Entry, block: int) -> None:
-        entries = self.owners[block]
-        if next(iter(entries)) == entry:
-            self.orphaned.add(block)
-        del entries[entry]
-        if not entries:
-            del self.owners[block]
-            self.orphaned.discard(block)
-        left = self.holding[entry[0]] - 1
-        if left:
-            self.holding[entry[0]] = left
-        else:
-            del self.holding[entry[0]]
-        self.unlisted.append((entry, block))
-        self.relisted.add(block)
+    def _unlist(self, seq: int, group: int, start: int, blocks: Table) -> None:
+        """The table no longer lists `blocks`, which it had from entry `start` on."""
+        owners, gone = self.owners, []
+        for index, block in enumerate(blocks, start):
+            if block is None:
+                continue
+            entry = seq, group, index
+            gone.append((entry, block))
+            entries = owners[block]
+            if len(entries) == 1:
+                del owners[block]
+                self.orphaned.discard(block)
+            else:
+                if next(iter(entries)) == entry:
+                    self.orphaned.add(block)
+                del entries[entry]
+            self.relisted.add(block)
+        if gone:
+            self.unlisted += gone
+            self.holding[seq] -= len(gone)
+            if not self.holding[seq]:
+                del self.holding[seq]
 
 
 def _counts_difference(kept: dict[int, int], last: object, now: Mapping[int, int] | None) -> Mapping[int, int] | None:

@@ -61,6 +61,9 @@ MAX_OPEN_STEPS: Final = 3
 TREE_SLACK: Final = 20_000
 """How many interned prefixes may be kept beyond one and a half times those that were needed at the last clearing: clearing walks the whole tree."""
 
+LOOKS_AT_TREE: Final = 16
+"""How many operations pass between two looks at how many prefixes there are."""
+
 MOST_ASKED: Final = 64
 """How often a check is made again after one operation: one that is broken in more places has its rest judged with the next operation."""
 
@@ -242,7 +245,7 @@ class Spec:
         first = self.aside.found[0] if self.aside is not None and self.aside.found else None
         violation = None if first is None else self._violation(first)
         self.step += 1
-        if len(self.tree) > self._most_nodes:
+        if self.step % LOOKS_AT_TREE == 0 and len(self.tree) > self._most_nodes:
             self._forget_prefixes()
         return violation
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NoReturn
@@ -23,6 +23,7 @@ import msgspec
 from kvproof.impl.checker import AdapterFault, Checked, Hung, Raises, read_capabilities
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.evidence import Evidence
+from kvproof.models.observed import NOTHING
 from kvproof.models.ops import Admit, AnyOp, BeginStep, Commit, EndStep, Extend, Fork, Match, Op, Release, op_name, sequences_of
 from kvproof.models.outcomes import Differs
 from kvproof.models.spec import ContractBroken, Died, Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec, Violation
@@ -76,6 +77,8 @@ class Lockstep:
         """What the last operation answered."""
         self.at_end = False
         """Whether the next operation is the last one of its program: events are taken after it in any pool."""
+        self._launches = (BeginStep if self.capabilities.steps else Extend) if self.capabilities.mirror else None
+        """The operation that launches passes, whose tables the device side then has to have."""
         self._matchable: frozenset[int] | None = frozenset() if self.capabilities.events else None
 
     def do(self, op: Op) -> bool:
@@ -141,18 +144,18 @@ class Lockstep:
         raise LawBroken(msgspec.structs.replace(violation, reason=reason)) from error
 
     def _observe(self, op: Op, outcome: Outcome) -> Seen:
-        cache, before = self.cache, self.last_seen
-        known = before.tables.get
+        cache, before, kind = self.cache, self.last_seen, type(op)
+        live = self._live_after(op, outcome) if kind in _CHANGES_WHO_LIVES else self.spec.live
         return Seen(
-            {seq: cache.tables(seq, known(seq, ())) for seq in self._live_after(op, outcome)},
+            cache.all_tables(live, before.tables),
             cache.books(before.books),
-            self._worker_tables(op) if self.capabilities.mirror else {},
+            self._worker_tables(op) if kind is self._launches else NOTHING,
             self._replay_events(),
         )
 
-    def _live_after(self, op: Op, outcome: Outcome) -> Iterable[int]:
-        live, kind = self.spec.live, type(op)
-        if kind not in _CHANGES_WHO_LIVES or isinstance(outcome, OutOfBlocksSeen | RefusedSeen):
+    def _live_after(self, op: Op, outcome: Outcome) -> Collection[int]:
+        live = self.spec.live
+        if isinstance(outcome, OutOfBlocksSeen | RefusedSeen):
             return live
         if isinstance(op, Admit):
             return (*live, op.seq)
@@ -161,13 +164,10 @@ class Lockstep:
         assert isinstance(op, Release)
         return live if op.reason == "preempt" else [seq for seq in live if seq != op.seq]
 
-    def _worker_tables(self, op: Op) -> dict[int, Tables]:
+    def _worker_tables(self, op: Op) -> Mapping[int, Tables]:
         """The device's tables of the sequences whose pass is launched by this operation."""
-        if type(op) is BeginStep:
-            return {out.seq: self.cache.worker_tables(out.seq) for out in self.spec.passes if not out.launched}
-        if not self.capabilities.steps and isinstance(op, Extend):
-            return {op.seq: self.cache.worker_tables(op.seq)}
-        return {}
+        launched = [op.seq] if isinstance(op, Extend) else [out.seq for out in self.spec.passes if not out.launched]
+        return {seq: self.cache.worker_tables(seq) for seq in launched}
 
     def _replay_events(self) -> frozenset[int] | None:
         """The matchable set by the events, taken after every operation or, in half of the pools, now and then: engines take them once a step."""

@@ -9,6 +9,7 @@ import pytest
 from kvproof.impl.production import BlockPool, GroupSpec, PagedCache, WorkerMirror, errors
 from kvproof.impl.production import cache as cache_module
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
+from kvproof.impl.production.books import Auditor
 from kvproof.impl.production.index import PrefixIndex, _agreement
 from kvproof.models.ops import NAMESPACE_FIELDS, NO_NAMESPACE
 from kvproof.models.outcomes import OutOfBlocks, Refused
@@ -76,6 +77,33 @@ class TestPool:
         pool = BlockPool(2)
         with pytest.raises(errors.BlockNotHeld, match="block 0"):
             pool.drop([0])
+
+
+class TestBooks:
+    @pytest.mark.parametrize("filed", [False, True])
+    def test_an_order_that_alone_has_changed_is_shown(self, filed):
+        pool = BlockPool(3)
+        auditor = Auditor(pool)
+        pool.take(3)
+        if filed:
+            pool.labels[:] = [0, 1, 2]
+        pool.drop([0, 1, 2])
+        before = auditor.books({})
+        again = [0, 1]
+        pool.share(again) if filed else pool.take(3)
+        pool.drop(again if filed else [1, 0, 2])
+        assert auditor.books({}).free == tuple(pool.free_order())
+        assert auditor.books({}).free != before.free
+
+    def test_books_in_which_nothing_has_moved_are_the_same_ones(self):
+        cache = make()
+        compute(cache, 0, [1, 2, 3])
+        before = cache.books()
+        cache.append(0, [4])
+        assert cache.books() is before
+        cache.extend(0, 1)
+        cache.release(0)
+        assert cache.books() is not before
 
 
 class TestTablesAndRoom:

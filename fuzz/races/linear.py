@@ -213,10 +213,8 @@ class Position:
             return {seq: call.tables}
         # Released before it was looked at: a commit changes nothing that must change, a truncation cuts.
         if isinstance(op, Truncate):
-            cut = [
-                table[: blocks_for(op.length, size)] for table, size in zip(self.spec.seen.tables[seq], self.spec.block_sizes, strict=True)
-            ]
-            return {seq: tuple(cut)}
+            tables = self.spec.tables(self.spec.live[seq])
+            return {seq: tuple([table[: blocks_for(op.length, size)] for table, size in zip(tables, self.spec.block_sizes, strict=True)])}
         return {}
 
 

@@ -273,7 +273,7 @@ class RecordingAdapter(CacheAdapter):
         except AdapterFault:
             if seq not in self._doubtful:
                 raise
-            return self.writer.observed.tables[seq]
+            return self.writer.observed.tables.get(seq, self.writer.observed.no_tables)
 
     def _follow(self, op: AnyOp, outcome: Outcome) -> Sequence[int]:
         """Who is alive now, and whose pass this operation launched."""

@@ -59,7 +59,7 @@ class ProductionAdapter(CacheAdapter):
 
     def admit(self, seq: int, prompt: Sequence[int], namespace: Namespace) -> None:
         """A request is known; it holds nothing yet."""
-        self.cache.admit(seq, prompt, {field: getattr(namespace, field) for field in NAMESPACE_FIELDS})
+        self.cache.admit(seq, prompt, msgspec.structs.asdict(namespace))
 
     def match(self, seq: int) -> Hit:
         """How many leading tokens could be reused now."""

@@ -395,9 +395,9 @@ class PagedCache(Decoding):
             return taken
 
     def books(self) -> Books:
-        """The books on every block. Costs a walk over the pool: for auditors, not for each step."""
+        """The books on every block. Costs a walk over the pool, if anything has moved: for auditors, not for each step."""
         with self._lock:
-            return books.audit(self._pool, books.pins(self._open.values(), self._sequences.values()))
+            return self._auditor.books(books.pins(self._open.values(), self._sequences.values()))
 
     def stats(self) -> CacheStats:
         """Numbers for an operator. Costs a walk over the live sequences."""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import lcm
 
+from kvproof.impl.production.books import Auditor
 from kvproof.impl.production.errors import (
     BadConfiguration,
     CacheError,
@@ -51,6 +52,7 @@ class Holdings:
         self._chain_groups = [[layout.group for layout in self._layouts if layout.size == size] for size in self._chain_sizes]
         self._hit_step = lcm(*self._chain_sizes)
         self._pool = BlockPool(num_blocks)
+        self._auditor = Auditor(self._pool)
         self._index = PrefixIndex(self._pool, len(self._layouts))
         self._caching = prefix_caching
         self._steps = steps

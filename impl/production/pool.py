@@ -35,6 +35,10 @@ class BlockPool:
         self._after = [num_blocks] * (num_blocks + 1)
         self._before = [num_blocks] * (num_blocks + 1)
 
+    def lists(self) -> list[list[int]]:
+        """Who holds which block, where it is filed, and in which order the unheld ones go: where these are the same, the whole pool is."""
+        return [self.refs, self.labels, self.clean, self._after]
+
     @property
     def available(self) -> int:
         """How many blocks can be handed out now, evictable ones included."""

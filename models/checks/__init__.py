@@ -26,7 +26,7 @@ from kvproof.models.checks.ownership import (
     whole_pool_again,
 )
 from kvproof.models.checks.prefix import adoption, hit, steady_hit
-from kvproof.models.ops import Append, Match, Op
+from kvproof.models.ops import Admit, Append, BeginStep, EndStep, Evict, Match, Op, Reset
 
 if TYPE_CHECKING:
     from kvproof.models.spec import Spec
@@ -60,28 +60,28 @@ __all__ = [
 ]
 
 
-_TOKENS_ONLY: Final = frozenset({Append, Match})
-"""Operations that change nothing of a sequence but what it knows: if nothing else has moved either, all laws hold as they did."""
+_NEEDS_AS_BEFORE: Final = frozenset({Admit, Append, Match, BeginStep, EndStep, Evict, Reset})
+"""Operations that change nothing of which blocks a sequence should hold: as long as no table moves, they hold what they held."""
 
 
 def everything(spec: Spec, op: Op) -> None:
-    """The laws that hold after every operation. Each looks at what the agenda holds for it, and so costs nothing where nothing has moved."""
-    agenda = spec.agenda
-    if type(op) in _TOKENS_ONLY and not spec.thorough and agenda.empty(spec):
-        return
+    """The laws that hold after every operation. Each is asked only if the agenda holds something for it to look at."""
+    agenda, seen, ask = spec.agenda, spec.seen, spec.ask
     if spec.memory.touched:
         agenda.touched(spec)
     if spec.thorough:
         agenda.everything(spec)
-    changed = changed_sequences(spec, op)
-    ask = spec.ask
-    ask(no_aliasing)
-    ask(contents, op, changed)
+    changed = () if type(op) in _NEEDS_AS_BEFORE and not seen.was and not spec.thorough else changed_sequences(spec, op)
+    if agenda.shared or seen.orphaned:
+        ask(no_aliasing)
+    if changed or agenda.entries:
+        ask(contents, op, changed)
     if agenda.books:
-        ask(books, op)
-        if spec.seen.last.events is not None and spec.seen.books.cached is not None:
+        if agenda.has_books_to_check() or seen.books.free_count is not None:
+            ask(books, op)
+        if (agenda.told or agenda.mistold) and seen.last.events is not None and seen.books.cached is not None:
             ask(events)
-    if spec.tight:
+    if spec.tight and changed:
         ask(tail_waste, changed)
     if spec.lru and (spec.evicted or agenda.settled):
         ask(eviction_order)

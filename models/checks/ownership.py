@@ -296,7 +296,7 @@ def mirror(spec: Spec, launched: Iterable[Pass]) -> None:
         worker = spec.seen.last.worker_tables.get(out.seq)
         if worker is None or spec.left_out(out.seq):
             continue
-        for group, (theirs, ours) in enumerate(zip(worker, spec.seen.tables[out.seq], strict=True)):
+        for group, (theirs, ours) in enumerate(zip(worker, spec.seen.tables.get(out.seq, spec.seen.no_tables), strict=True)):
             if theirs != ours:
                 raise Broken(
                     "mirror-follows",
