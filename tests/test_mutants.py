@@ -125,3 +125,13 @@ def test_the_suite_notices_a_mutant_and_not_the_unchanged_code(monkeypatch):
         dropped[0], same, ("tests/test_mutants.py::test_conditions_operators_numbers_and_statements_are_changed_and_messages_are_not",)
     )
     assert told == "survived"
+
+
+def test_every_mutant_that_is_explained_is_one_that_there_is():
+    from benchmarks.mutants.__main__ import MODULES, _reasons, _source
+    from benchmarks.mutants.sources import mutants
+
+    made = {
+        (mutant.function, f"{mutant.before}  ->  {mutant.after}") for module in MODULES for mutant, _ in mutants(module, _source(module))
+    }
+    assert _reasons().keys() - made == set()

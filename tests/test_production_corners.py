@@ -284,3 +284,28 @@ def test_a_window_that_was_cut_back_past_what_had_left_it_frees_what_leaves_it_a
     cache.end_step(cache.begin_step().step)
     cache.commit(0)
     assert [block is None for block in cache.block_table(0)] == [True] * 4 + [False]
+
+
+def test_a_block_that_was_evicted_while_it_was_held_stays_unmatchable_when_the_next_one_fills():
+    """It was offered to the index once, when it filled up: what was offered is not offered again."""
+    cache = PagedCache(8, 2, events=True)
+    computed(cache, 0, [1, 2])
+    for token in (3, 4):
+        grow(cache, 0, token)
+    first, second = cache.block_table(0)
+    assert cache.evict([second]) == 1
+    cache.take_events()
+    for token in (5, 6):
+        grow(cache, 0, token)
+    assert second not in cache.books().cached
+    assert [event.blocks for event in cache.take_events()] == [(cache.block_table(0)[2],)]
+    cache.admit(1, [1, 2, 3, 4, 5])
+    assert cache.match(1) == 2
+    assert first in cache.books().cached
+
+
+def grow(cache, seq, token):
+    cache.append(seq, [token])
+    cache.extend(seq, 1)
+    cache.end_step(cache.begin_step().step)
+    cache.commit(seq)
