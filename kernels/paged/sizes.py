@@ -113,6 +113,8 @@ def prefill_tiles(target: Target, ratio: int, head: int, compute: torch.dtype, *
     stages = 2 if target.backend == "hip" or compute == torch.float32 else DEEP
     if compute == torch.float32:
         return Tiles(max(32, padded(ratio)), 16, 4, stages)
+    if padded(head) > 128 and quantised:
+        return Tiles(max(32, padded(ratio)), 16, 4, stages) if target.backend == "hip" else Tiles(max(32, padded(ratio)), 32, 8, stages)
     if padded(head) > 128:
         return Tiles(max(64, padded(ratio)), 32, 8, stages)
     if target.backend == "hip":
