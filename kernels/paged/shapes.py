@@ -150,6 +150,7 @@ CASES: dict[str, Shape] = {
     "prefill window sinks cap": attend(LLAMA, prefill=True, window=4096, sinks=True, soft_cap=50.0),
     "prefill fp8 token scales": attend(FP8, prefill=True),
     "prefill int8": attend(INT8, prefill=True),
+    "prefill int8 256 mqa 16": attend(Model("bfloat16", 1, 16, 256, stored="int8", scales="token"), prefill=True),
     "prefill mla 128 heads": latent(128, prefill=True),
     "prefill mla 16 heads": latent(16, prefill=True),
     "prefill mla fp32": latent(16, "float32", prefill=True),

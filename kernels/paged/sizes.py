@@ -11,8 +11,8 @@ import torch
 
 DEEP, FLAT = 5, 3
 """Pipeline stages on NVIDIA. Rows are found through the block table, and Triton's pipeliner shares the stages out between the load of the table and
-those of the rows: with 5 of them one tile is on its way while another is computed, with 3 or 4 copies are asynchronous and yet waited for at
-once, and with 2 rows go through registers (docs/paged-kernels.md, "What the compiler makes of the loops").
+those of the rows: with 5 of them one tile is on its way while another is computed, with fewer every copy is waited for at once
+(docs/paged-kernels.md, "What the compiler makes of the loops"). FLAT is for what has no registers left.
 """
 
 SPLIT_TOKENS = 1024
@@ -97,11 +97,10 @@ def append_tiles(target: Target, ratio: int, tokens: int, head: int, compute: to
     found = decode_tiles(target, ratio * tokens, head, compute)
     if found.rows == 16:
         return found
-    stages = FLAT if target.backend == "cuda" else 2
     if compute == torch.float32:
-        return dataclasses.replace(found, tile=16, warps=4, stages=stages)
+        return dataclasses.replace(found, tile=16, warps=4, stages=2)
     if found.rows * padded(head) > 8 << 10:
-        return dataclasses.replace(found, tile=16, stages=stages)
+        return dataclasses.replace(found, tile=16, stages=FLAT if target.backend == "cuda" else 2)
     if target.backend == "hip" and (quantised or found.rows > 32):
         return dataclasses.replace(found, tile=32, stages=2)
     return found
@@ -111,16 +110,18 @@ def prefill_tiles(target: Target, ratio: int, head: int, compute: torch.dtype, *
     """128 query rows and 64 keys, halved where registers would not hold them: operands and, of quantised pools, numbers on their way to the type of
     the queries. Four warps on AMD are as wide as eight on NVIDIA.
     """
-    stages = 2 if target.backend == "hip" else FLAT if quantised or compute == torch.float32 else DEEP
+    stages = 2 if target.backend == "hip" or compute == torch.float32 else DEEP
     if compute == torch.float32:
         return Tiles(max(32, padded(ratio)), 16, 4, stages)
+    if padded(head) > 128 and quantised:
+        return Tiles(max(32, padded(ratio)), 16, 4, stages) if target.backend == "hip" else Tiles(max(32, padded(ratio)), 32, 8, stages)
     if padded(head) > 128:
         return Tiles(max(64, padded(ratio)), 32, 8, stages)
     if target.backend == "hip":
         return Tiles(max(128, padded(ratio)), 32, 4, stages)
     if not target.shared_operands:
         return Tiles(max(64 if quantised else 128, padded(ratio)), 32, 8, stages)
-    return Tiles(max(128, padded(ratio)), 64, 8, stages)
+    return Tiles(max(128, padded(ratio)), 32 if quantised else 64, 8, stages)
 
 
 def lowbit_stages(target: Target) -> int:
