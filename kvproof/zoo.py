@@ -19,7 +19,7 @@ from rich.table import Table
 from kvproof.console import Output, bar, wrote
 from kvproof.fuzz.programs import write_whole, writing
 from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD
-from kvproof.fuzz.zoo.case import Case, Outcome
+from kvproof.fuzz.zoo.case import FOUND_HERE, Case, Outcome
 from kvproof.fuzz.zoo.cases import CASES, UNREACHED
 from kvproof.fuzz.zoo.keeper import SEARCH_SECONDS, judge_all
 from kvproof.options import FILE
@@ -117,4 +117,6 @@ def _linked(outcome: Outcome) -> tuple[str, ...]:
     project, _, number = outcome.case.link.partition("#")
     if number:
         name = f"[{name}](https://github.com/{project}/issues/{number})"
+    elif outcome.case.link == FOUND_HERE:
+        name = f"[{name}](findings/older-releases.md)"
     return (name, *(cell.replace("|", "\\|") for cell in rest))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kvproof.fuzz.zoo.case import FOUND_HERE
 from kvproof.fuzz.zoo.cases import CASES
 from kvproof.impl.foreign.registry import find_release
 from kvproof.impl.foreign.releases import BadRelease
@@ -36,7 +37,7 @@ def test_every_script_is_named_by_a_page():
 
 
 def test_every_bug_that_only_kvproof_names_has_a_script():
-    found = {case.name for case in CASES if case.link == "found by this run"}
+    found = {case.name for case in CASES if case.link == FOUND_HERE}
     assert found <= set(re.findall(r"^\| (\S+) \|", (FINDINGS / "older-releases.md").read_text(), re.MULTILINE))
 
 

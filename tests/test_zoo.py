@@ -47,7 +47,7 @@ def test_the_page_counts_and_links():
         "| [B99](https://github.com/some/project/issues/7) | something \\| goes wrong | pool-conserved | toy==1.0 | 1.1 | random programs | 2 | 3.4 |"
         in text
     )
-    assert "| B98 | it dies | FAILED |" in text
+    assert "| [B98](findings/older-releases.md) | it dies | FAILED |" in text
     assert "| B14 | it lives in the scheduler" in text
 
 

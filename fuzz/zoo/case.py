@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -10,6 +10,9 @@ from kvproof.fuzz.programs import PoolConfig
 from kvproof.models.ops import AnyOp
 
 Side: TypeAlias = Literal["faulty", "fixed"]
+
+FOUND_HERE: Final = "found by this run"
+"""What stands for the link of a bug that no public list names."""
 
 
 class Case(msgspec.Struct, frozen=True):

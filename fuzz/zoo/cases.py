@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvproof.fuzz.programs import PoolConfig
-from kvproof.fuzz.zoo.case import Case, Unreached
+from kvproof.fuzz.zoo.case import FOUND_HERE, Case, Unreached
 from kvproof.models.ops import Admit, Append, Commit, Extend, Release, SwapIn, SwapOut
 
 _NAMESPACE: Final = ("hit-same-namespace",)
@@ -270,7 +270,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "eagle-retract",
         "the last token of a request that is retracted leaks, since keys of token pairs leave it to the request",
-        "found by this run",
+        FOUND_HERE,
         "sglang[eagle]==0.5.3",
         "sglang[eagle]==0.5.4",
         ("no-leak", "pool-conserved"),
@@ -281,7 +281,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "eagle-chunk",
         "a chunk's last token is left out when the row is repointed, so it goes on naming a page that was given back",
-        "found by this run",
+        FOUND_HERE,
         "sglang[eagle]==0.5.4",
         "sglang[eagle]==0.5.6",
         ("pool-conserved", "no-aliasing", "own-content"),
@@ -301,7 +301,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "window-page",
         "a window that is no whole number of pages keeps a page too few, so its request locks nothing of it",
-        "found by this run",
+        FOUND_HERE,
         "sglang[swa]==0.5.22",
         "sglang[swa]==0.5.23",
         ("window-keeps-what-it-needs",),
@@ -309,7 +309,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "events-adapter",
         "a block of a request with an adapter cannot be announced",
-        "found by this run",
+        FOUND_HERE,
         "vllm[events]==0.10.2",
         "vllm[events]==0.11.1",
         ("failure-changes-nothing", "no-spurious-exhaustion"),
@@ -318,7 +318,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "fork-leak",
         "a fork that finds no room leaves references behind",
-        "found by this run",
+        FOUND_HERE,
         "transformers==5.0.0",
         "transformers==5.14.0",
         ("failure-changes-nothing",),
@@ -327,7 +327,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "last-block",
         "a request that fits exactly is never scheduled, since one block too many is asked for",
-        "found by this run",
+        FOUND_HERE,
         "transformers==5.16.0",
         "transformers==5.24.0",
         ("no-spurious-exhaustion",),
@@ -336,7 +336,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "media-chain",
         "blocks behind an image are shared between images",
-        "found by this run",
+        FOUND_HERE,
         "vllm==0.7.0",
         "vllm==0.8.3",
         _NAMESPACE,
@@ -344,7 +344,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "pin-flag",
         "a pin is a flag and not a count: whoever unpins first exposes the chunk of the other",
-        "found by this run",
+        FOUND_HERE,
         "lmcache[hot]==0.3.2",
         "lmcache[hot]==0.3.3",
         ("pool-conserved", "no-aliasing"),
@@ -353,7 +353,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "resume-index",
         "a request that was preempted after drafts were accepted knows fewer hashes than it has blocks, and is never resumed",
-        "found by this run",
+        FOUND_HERE,
         "vllm[eagle]==0.9.0.1",
         "vllm[eagle]==0.9.2",
         ("no-spurious-exhaustion",),
@@ -372,7 +372,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "event-parent",
         "the event of a block names its predecessor, which has left the window",
-        "found by this run",
+        FOUND_HERE,
         "vllm[hybrid-events]==0.12.0",
         "vllm[hybrid-events]==0.14.1",
         ("failure-changes-nothing", "no-spurious-exhaustion"),
@@ -380,7 +380,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "swap-abort",
         "a sequence that is swapped out cannot be let go of while prefixes are cached",
-        "found by this run",
+        FOUND_HERE,
         "vllm[v0-swap]==0.8.5",
         "",
         ("release-once",),
