@@ -6,6 +6,7 @@ import random
 from contextlib import suppress
 
 import pytest
+from msgspec.structs import replace
 
 from kvproof.fuzz.bugs import BUGS
 from kvproof.fuzz.swarm import Config, Swarm
@@ -64,6 +65,52 @@ def test_both_say_the_same_of_a_seeded_bug(name):
         assert thorough(lockstep) == violation
         if violation is not None:
             return
+
+
+class NowAndThen(ProductionAdapter):
+    """Every fifth time it is asked, its books say something else."""
+
+    looks = 0
+
+    def snapshot(self):
+        self.looks += 1
+        shot = super().snapshot()
+        return shot if self.looks % 5 else self.otherwise(shot)
+
+
+class HidesWhatRetires(NowAndThen):
+    """What waits for device work is shown neither as retiring nor as free."""
+
+    def otherwise(self, shot):
+        return replace(shot, retiring=frozenset())
+
+
+class ForgetsWhatRetires(NowAndThen):
+    """The same, and its count is gone too."""
+
+    def otherwise(self, shot):
+        return replace(
+            shot, retiring=frozenset(), refcounts={block: count for block, count in shot.refcounts.items() if block not in shot.retiring}
+        )
+
+
+class FreesWhatRetires(NowAndThen):
+    """What waits for device work is counted, and free already."""
+
+    def otherwise(self, shot):
+        return replace(
+            shot, retiring=frozenset(), free=[*shot.free, *shot.retiring], refcounts={**shot.refcounts, **dict.fromkeys(shot.retiring, 1)}
+        )
+
+
+@pytest.mark.parametrize("adapter", [HidesWhatRetires, ForgetsWhatRetires, FreesWhatRetires])
+def test_both_say_the_same_of_books_that_change_their_mind(adapter):
+    found = 0
+    for program in range(SOUND_PROGRAMS):
+        lockstep, violation = traced(adapter, f"books:{program}")
+        assert thorough(lockstep) == violation
+        found += violation is not None
+    assert found
 
 
 @pytest.mark.parametrize("adapter", [ProductionAdapter, HybridAdapter, SynchronousAdapter])

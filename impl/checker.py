@@ -299,8 +299,12 @@ class Checked:
             now = self._unchecked_tables(seqs)
             if now == before:
                 return before
-        except (Exception, SystemExit):  # noqa: BLE001 -- to ask for one table after the other will tell what it is
-            return {seq: self.tables(seq) for seq in seqs}
+        except (Exception, SystemExit) as error:
+            for seq in seqs:  # to ask for one table after the other tells what it is
+                self.tables(seq)
+            raise AdapterFault(
+                f"block_table raised {_told(error)}, and no more when it was asked again; it must be a plain look."
+            ) from error
         return {seq: before[seq] if before.get(seq) == tables else self._read_all(seq, tables) for seq, tables in now.items()}
 
     def _unchecked_tables(self, seqs: Collection[int]) -> dict[int, Tables]:

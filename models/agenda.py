@@ -73,11 +73,13 @@ class Agenda:
             self.places |= observed.relisted
         if change.refcounts:
             self.counts.update(change.refcounts)
+            self.places.update(self.kept_back.intersection(change.refcounts))
         if change.free is not None and change.free is not UNMOVED:
             self.places.update(change.free.joined, change.free.left)
             self.settled.update(change.free.joined)
+            self.counts.update(change.free.joined)
         if change.retiring is not None and change.retiring is not UNMOVED:
-            self.places.update(change.retiring.joined)
+            self.places.update(change.retiring.joined, change.retiring.left)
         if change.cached is not None and change.cached is not UNMOVED:
             self.matchable.update(change.cached.joined)
             self.settled.update(change.cached.joined)

@@ -58,11 +58,15 @@ class Deferrals:
         return next((PERIODS - age for age, blocks in enumerate(reversed(self._periods)) if block in blocks), 0)
 
     def add(self, block: int, *, touched: bool = False) -> None:
-        """A holder let go of `block` while work was out. `touched`: launched work still reads or writes it."""
+        """A holder let go of `block` while work was out. `touched`: it was the last one, and launched work still reads or writes it."""
         self._counts[block] += 1
         self._periods[-1][block] += 1
         if touched and not self.piecemeal:
             self._kept[block] = self._pauses
+
+    def held(self, block: int) -> None:
+        """Somebody holds `block` again: what becomes of it later says nothing of how the cache waits."""
+        self._kept.pop(block, None)
 
     def back(self, block: int, steps: list[list[Pass]]) -> None:
         """`block` is free, or handed out again, while `steps` are open."""

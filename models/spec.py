@@ -237,8 +237,8 @@ class Spec:
                     self.hits.clear()
             if seen.unlisted:
                 self._note_drops(op)
-            if self.awaited and change.free:
-                self._note_returns(change.free.joined)
+            if self.awaited:
+                self._note_returns(change)
             checks.everything(self, op)
         except Broken as broken:
             return self._violation(broken)
@@ -337,7 +337,8 @@ class Spec:
         """Whether so many blocks of each group fit beside the blocks that are `taken`."""
         if not self.shares:
             return sum(need) <= self.usable - len(taken)
-        return all(blocks <= len((share & self.judged) - taken) for blocks, share in zip(need, self.shares, strict=True))
+        spare = len(self.judged) - self.usable
+        return all(blocks <= len((share & self.judged) - taken) - spare for blocks, share in zip(need, self.shares, strict=True))
 
     # -- preconditions --------------------------------------------------------------------------------------------------------------------------
 
@@ -803,9 +804,11 @@ class Spec:
             if tables is None or block not in tables[group]:
                 self._drop(op, block, (self.step, seq, group, index))
 
-    def _note_returns(self, blocks: Iterable[int]) -> None:
-        """Remember which of the blocks that had to be kept back are free again."""
-        for block in blocks:
+    def _note_returns(self, change: Change) -> None:
+        """Remember which of the blocks that had to be kept back are held again for what they hold, and which are free."""
+        for block in self.seen.newly_held & self.awaited:
+            self.deferrals.held(block)
+        for block in change.free.joined if change.free else ():
             if block in self.awaited and self.fence(block) is None:
                 self.deferrals.back(block, self.steps)
 
@@ -819,8 +822,8 @@ class Spec:
         if isinstance(op, Release):
             self.memory.forgotten.pop(block, None)
         if self.capabilities.steps and (self.passes or self.steps):
-            touched = any(out.launched and block in out.blocks for out in self.passes)
-            self.deferrals.add(block, touched=touched)
+            touched = any(out.launched and not out.finished and block in out.blocks for out in self.passes)
+            self.deferrals.add(block, touched=touched and block not in self.owners)
             if touched:
                 self.awaited.add(block)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvproof.models.deferrals import PERIODS, Deferrals
-from kvproof.models.ops import Admit, BeginStep, EndStep, Extend, Release
+from kvproof.models.ops import Admit, Append, BeginStep, Commit, EndStep, Extend, Fork, Release
 from kvproof.models.state import Pass
 from kvproof.properties.scripted import Do, judge
 
@@ -130,3 +130,50 @@ def test_a_cache_that_shows_what_is_retiring_shows_it_at_once(shown):
     ]
     violation = judge(script, num_blocks=2, steps=True, snapshot=True)
     assert (violation.law if violation else None) == (None if shown["retiring"] else "pool-conserved")
+
+
+def kept_until_a_pause(before: list[Do], free: list[int]) -> list[Do]:
+    """After what went before, with an empty step open, requests come and go in flight, and their blocks wait for a pause: nobody may be accused."""
+    script, left = list(before), list(free)
+    for seq in range(10, 16):
+        block = left.pop()
+        script += [Do(Admit(seq, (seq, 2))), Do(Extend(seq, 2), tables={seq: [block]}, free=list(left)), Do(BeginStep()), Do(EndStep())]
+        script.append(Do(Release(seq), tables={seq: []}))
+    return script
+
+
+def test_a_block_that_another_holder_keeps_says_nothing_of_how_a_cache_waits():
+    """Block 0 is shared; one holder lets go of it in flight, the other one later, when nothing reads it, and it is free at once."""
+    free = list(range(1, 12))
+    shared = [
+        Do(Admit(0, (1, 2)), free=[0, *free]),
+        Do(Extend(0, 2), tables={0: [0]}, free=free),
+        Do(BeginStep()),
+        Do(EndStep()),
+        Do(Commit(0)),
+        Do(Fork(0, 1), tables={1: [0]}),
+        Do(Append(1, (3,))),
+        Do(Extend(1, 1), tables={1: [0, 1]}, free=free[1:]),
+        Do(BeginStep()),
+        Do(Release(1), tables={1: []}),
+        Do(BeginStep()),
+        Do(EndStep()),
+        Do(Release(0), free=[*free[1:], 0]),
+    ]
+    assert judge(kept_until_a_pause(shared, [*free[1:], 0]), num_blocks=12, steps=True, snapshot=True, fork=True) is None
+
+
+def test_a_cache_that_names_finer_units_may_begin_to_at_the_next_extend():
+    """Block 0 holds one committed token; it is matchable from the extend on that writes the next one behind it."""
+    script = [
+        Do(Admit(0, (1,)), free=[0, 1, 2, 3], cached=set()),
+        Do(Extend(0, 1), tables={0: [0]}, free=[1, 2, 3]),
+        Do(Commit(0)),
+        Do(Append(0, (2,))),
+        Do(Extend(0, 1), cached={0}),
+    ]
+    assert judge(script, block_size=4, snapshot=True, prefix=True) is None
+    script[1] = Do(Extend(0, 1), tables={0: [0]}, free=[1, 2, 3], cached={0})
+    violation = judge(script, block_size=4, snapshot=True, prefix=True)
+    assert violation is not None
+    assert violation.law == "published-is-committed"

@@ -405,6 +405,22 @@ def test_every_group_is_asked_for_its_table():
     assert made.tables(1) == ((1,), (2,))
 
 
+def test_a_table_that_raises_only_the_first_time_is_told_too():
+    class Moody(Answering):
+        asked = 0
+
+        def block_table(self, seq, group=0):
+            self.asked += 1
+            if self.asked == 1:
+                raise KeyError(seq)
+            return [0]
+
+    made = Checked(Moody, Capabilities(), num_blocks=4, block_size=2)
+    told = fault_of(lambda: made.all_tables([1], {}))
+    assert told.startswith("block_table raised KeyError: 1 at test_checker.py:")
+    assert told.endswith(", and no more when it was asked again; it must be a plain look.")
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [

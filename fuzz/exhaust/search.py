@@ -38,7 +38,7 @@ from kvproof.models.spec import Spec, Violation
 from kvproof.properties.drain import drain
 from kvproof.properties.lockstep import OP_SECONDS, LawBroken, Lockstep, time_limit
 
-RULES: Final = 3
+RULES: Final = 4
 """Of what makes states the same; a search that was saved under other rules cannot go on."""
 
 REPORT_SECONDS: Final = 0.25

@@ -11,7 +11,7 @@ from kvproof.models.ops import AnyOp
 
 Side: TypeAlias = Literal["faulty", "fixed"]
 
-FOUND_HERE: Final = "found by this run"
+FOUND_HERE: Final = "found by kvproof"
 """What stands for the link of a bug that no public list names."""
 
 

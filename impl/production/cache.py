@@ -395,7 +395,7 @@ class PagedCache(Decoding):
             return taken
 
     def books(self) -> Books:
-        """The books on every block. Costs a walk over the pool, if anything has moved: for auditors, not for each step."""
+        """The books on every block. Costs a walk over the pool, if anything has moved: for auditors, not for each step. Do not change them: others get the same."""
         with self._lock:
             return self._auditor.books(books.pins(self._open.values(), self._sequences.values()))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 
@@ -25,16 +26,21 @@ def supervise(command: Sequence[str], report: Report, deadline: float) -> int:
     it had to be started again or was cut off.
     """
     restarted = False
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     while True:
         begun = len(report.begun)
         worker = subprocess.Popen(command)  # noqa: S603 - this run's own script
-        why = _wait(worker, report, deadline, begun)
+        try:
+            why = _wait(worker, report, deadline, begun)
+        finally:  # whoever ends this run wants the device back
+            worker.kill()
+            worker.wait()
         report.read()
         if not why and worker.returncode in (0, 1, 2):
             return max(worker.returncode, int(restarted))
         restarted = True
         if why or worker.returncode != LOST:
-            name = report.begun[-1].name if report.begun else "the run"
+            name = report.begun[-1].name if len(report.begun) > begun else "the run"
             report.check(Check(name, "error", why or f"ended its process: {_described(worker.returncode)}"))
         if time.monotonic() > deadline or len(report.begun) == begun:
             report.problem("The run was cut off here.")
@@ -55,7 +61,6 @@ def _wait(worker: subprocess.Popen[bytes], report: Report, deadline: float, begu
         else:
             continue
         worker.kill()
-        worker.wait()
         return why
     return ""
 

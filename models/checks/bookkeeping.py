@@ -206,11 +206,12 @@ def _finer_unit(spec: Spec, block: int) -> None:
             f"block {block} was handed out anew and is not full yet, but the cache still counts it as matchable, as it did before",
             blocks=(block,),
         )
-    writer = next((out for out in spec.passes if any(spec.memory.block_of(slot) == block for slot, _ in out.work.writes)), None)
+    first = block * spec.memory.stride
+    writer = next((out for out in spec.passes if any(slot == first for slot, _ in out.work.writes)), None)
     if writer is not None:
         raise Broken(
             "published-is-committed",
-            f"the cache counts block {block} as matchable, but it is open: the pass of sequence {writer.seq} that writes there is not committed, and does not fill it",
+            f"the cache counts block {block} as matchable, but it is open: the pass of sequence {writer.seq} that begins it is not committed, and does not fill it",
             blocks=(block,),
             sequences=(writer.seq,),
         )
