@@ -251,29 +251,12 @@ def count_free(line):
     return None
 
 
-def keep_entry(line):
-    """A matchable block is handed out and stays matchable, and no event says otherwise."""
-    if line["op"]["op"] == "extend" and line["op"]["count"] == 1 and line.get("cached", {}).get("left"):
-        return {key: value for key, value in line.items() if key != "cached"} | {"events": []}
-    return None
-
-
-def publish_open(line):
-    """The block that a pass has just begun is matchable at once."""
-    if line["op"]["op"] == "extend" and line["op"]["count"] == 1 and line.get("tables") and not line.get("cached"):
-        block = line["tables"][0][4][-1]
-        return line | {"cached": {"joined": [block]}, "events": [["stored", [block]]]}
-    return None
-
-
 @pytest.mark.parametrize(
     ("change", "law"),
     [
         (lose, "pool-conserved"),
         (vanish, "pool-conserved"),
         (count_free, "refcount-equals-holders"),
-        (keep_entry, "eviction-forgets"),
-        (publish_open, "published-is-committed"),
     ],
 )
 def test_device_work_that_never_drains_hides_nothing(pipelined, change, law, tmp_path):

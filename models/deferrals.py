@@ -6,8 +6,7 @@
 
 A cache may wait until nothing is out. An engine that serves without a pause always has work out, and if every cache were excused until then, a leak would never be told. So a
 cache is believed to wait for a pause until it gives back a block that it had to keep, although no step boundary was free of work since: then it knows which work it waits for.
-From then on time is cut into periods. A period ends when everything that was out at its beginning is over, and a drop is excused to the end of the second period after its own: twice as
-long as the work could last that was out at the drop, and as much as a cache needs that counts epochs.
+From then on time is cut into periods, and a drop is excused for many of them. A period ends when everything that was out at its beginning is over.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from typing import Final
 
 from kvproof.models.state import Pass
 
-PERIODS: Final = 3
-"""A drop is excused in its own period and in the two after it, as by reclamation in epochs, where a block let go of in epoch e is reused in e + 2 at the earliest."""
+PERIODS: Final = 32
+"""A drop is excused in its own period and in so many less one after it. Reclamation in epochs takes three, a ring of frames as many as it has frames, and nobody is to be accused for a
+longer one: what is never given back shows a little later."""
 
 
 class Deferrals:
@@ -52,10 +52,6 @@ class Deferrals:
     def count(self, block: int) -> int:
         """How many drops of `block` are excused."""
         return self._counts.get(block, 0)
-
-    def left(self, block: int) -> int:
-        """To the end of how many periods, the current one included, a drop of `block` is excused; 0 if none is."""
-        return next((PERIODS - age for age, blocks in enumerate(reversed(self._periods)) if block in blocks), 0)
 
     def add(self, block: int, *, touched: bool = False) -> None:
         """A holder let go of `block` while work was out. `touched`: it was the last one, and launched work still reads or writes it."""

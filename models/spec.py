@@ -182,10 +182,6 @@ class Spec:
         """Matchable blocks that this operation handed out."""
         self.past_evictions: deque[Evicted] = deque(maxlen=16)
         """The last such blocks of earlier operations."""
-        self.handed: set[int] = set()
-        """The blocks that this operation handed out, so that what they held is lost."""
-        self.finer_units = False
-        """Whether the books ever called a block matchable that was not full: its cache publishes units finer than a block."""
         self.any_drop = False
         """Whether any holder has let go of any block so far."""
         self.seen = Observed(len(self.block_sizes))
@@ -216,8 +212,6 @@ class Spec:
         if self.evicted:
             self.past_evictions.extend(self.evicted)
             self.evicted.clear()
-        if self.handed:
-            self.handed.clear()
         self.idle_release = False
         if self.aside is not None:
             self.aside.begin()
@@ -713,7 +707,6 @@ class Spec:
             if block in filled or index * self.block_sizes[group] >= computed:
                 self.ask(checks.handed_out, sequence, group, index, block)
                 self.memory.clear(block, "reused")
-                self.handed.add(block)
                 if block in self.awaited:
                     self.deferrals.back(block, self.steps)
 

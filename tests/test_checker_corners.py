@@ -77,11 +77,12 @@ def test_tables_that_are_what_they_were_before_come_back():
         target = claiming(groups=groups)
         target.block_table = lambda self, seq, group: [seq, group]
         made = Checked(target, read_capabilities(target), num_blocks=4, block_size=2)
-        before = made.tables(1)
-        assert before == tuple((1, group) for group in range(len(groups)))
-        again = made.tables(1, before)
-        assert all(one is two for one, two in zip(again, before, strict=True))
-        assert made.tables(2, before) != before
+        before = made.all_tables([1], {})
+        assert before == {1: tuple((1, group) for group in range(len(groups)))}
+        assert made.all_tables([1], before) is before
+        both = made.all_tables([1, 2], before)
+        assert both[1] is before[1]
+        assert both[2] != before[1]
 
 
 def test_a_number_of_numpy_is_no_answer_to_a_yes_or_no_question():

@@ -2,12 +2,11 @@
 
 A state is what spec and cache show together: for each sequence its namespace, tokens, computed count, pass, and table; for each block what its slots hold, its holders,
 and whether it is matchable, retiring or forgotten; the free list in its order; which steps are open. Some things are left out, since they make every
-history a state of its own: when a block was last used beyond the order of the free list, how often a block was let go of while device work is out, for which of that
-work the excuse for it waits, and whether its return would show that the cache waits for no pause, what a block still holds that nobody lists, that is not matchable by the books and
-that no device work reaches, and what became of contents that are no longer anywhere.
+history a state of its own: when a block was last used beyond the order of the free list, how often, when and under which device work a block was let go of, what a block still
+holds that nobody lists, that is not matchable by the books and that no device work reaches, and what became of contents that are no longer anywhere.
 
-Of two states that differ only in which blocks the spec lets the cache hold back, and for how long, because they were let go of while device work was out, the one with fewer is judged
-more strictly, as far as what is left out does not differ: whatever the other could show wrong, it shows too. A key says so (`covers`), and a search need not go on from the other.
+Of two states that differ only in which blocks the spec lets the cache hold back, because they were let go of while device work was out, the one with fewer is judged more
+strictly, as far as what is left out does not differ: whatever the other could show wrong, it shows too. A key says so (`covers`), and a search need not go on from the other.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from itertools import groupby, permutations, product
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from kvproof.models.deferrals import PERIODS
 from kvproof.models.ops import Namespace, Tokens
 from kvproof.models.spec import Spec
 from kvproof.models.state import Pass, Sequence
@@ -39,9 +37,8 @@ MOST_RENAMED: Final = 3
 FORM_BYTES: Final = 16
 """Of the digest of a form."""
 
-KEY_BYTES: Final = 23
-"""Of a key: the digest, two bits for what the cache was seen to do, and three for each block, as many of them set as there are periods for which it may still be held back; no scope
-has more than 16 blocks."""
+KEY_BYTES: Final = 18
+"""Of a key: the digest, and a bit for each block that may be held back; no scope has more than 16 blocks."""
 
 
 def key(spec: Spec, *, rename_tokens: bool = False) -> bytes:
@@ -132,13 +129,9 @@ class _Renamed:
         self.names: dict[int, int] = {}
 
     def told(self) -> tuple[str, int]:
-        """The form, and what is excused: a bit for that the cache may wait for a pause, one for that it publishes units finer than a block, and as many for each block as there are
-        periods for which it may still be held back.
-        """
+        """The form, and a bit for each block that the cache may hold back."""
         told = repr(self._form())
-        deferrals = self.spec.deferrals
-        held_back = sum(((1 << deferrals.left(block)) - 1) << PERIODS * self.names[block] for block in deferrals)
-        return told, held_back << 2 | self.spec.finer_units << 1 | (not deferrals.piecemeal)
+        return told, sum(1 << self.names[block] for block in self.spec.deferrals)
 
     def _form(self) -> Form:
         spec, books = self.spec, self.spec.seen.books

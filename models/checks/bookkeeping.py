@@ -184,38 +184,7 @@ def matchable_blocks(spec: Spec, cached: set[int]) -> None:
                 blocks=(block,),
                 slots=((block, 0),),
             )
-        if not spec.finer_units and not _is_full(spec, block):
-            _finer_unit(spec, block)
     spec.agenda.matchable.clear()
-
-
-def _is_full(spec: Spec, block: int) -> bool:
-    """Whether every slot of `block` holds a token that is no draft."""
-    first, content = block * spec.memory.stride, spec.memory.slots[block * spec.memory.stride]
-    size = spec.block_sizes[content % len(spec.block_sizes)]
-    slots = range(first, first + size)
-    drafts = spec.memory.drafts
-    return spec.memory.slots[slots[-1]] != EMPTY and not (drafts and any(slot in drafts for slot in slots))
-
-
-def _finer_unit(spec: Spec, block: int) -> None:
-    """A block that is not full is matchable only where a cache publishes finer units: not because it was before it was handed out, and not from the pass on that begins it."""
-    if block in spec.handed and spec.seen.was_cached(block):
-        raise Broken(
-            "eviction-forgets",
-            f"block {block} was handed out anew and is not full yet, but the cache still counts it as matchable, as it did before",
-            blocks=(block,),
-        )
-    first = block * spec.memory.stride
-    writer = next((out for out in spec.passes if any(slot == first for slot, _ in out.work.writes)), None)
-    if writer is not None:
-        raise Broken(
-            "published-is-committed",
-            f"the cache counts block {block} as matchable, but it is open: the pass of sequence {writer.seq} that begins it is not committed, and does not fill it",
-            blocks=(block,),
-            sequences=(writer.seq,),
-        )
-    spec.finer_units = True
 
 
 def _why_empty(spec: Spec, block: int) -> Why:

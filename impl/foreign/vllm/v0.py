@@ -134,6 +134,8 @@ class Plain(EngineAdapter):
         if hasattr(self.manager, "get_num_cached_tokens"):
             self.manager.get_num_cached_tokens(request)
         if self.manager.can_allocate(request) != self.fits:
+            if hasattr(self.manager, "remove_seq_from_computed_blocks_tracker"):  # the scheduler's part since 0.9.2
+                self.manager.remove_seq_from_computed_blocks_tracker(request)
             raise OutOfBlocks
         self.manager.allocate(request)
         found = len(self.manager.get_common_computed_block_ids([request])) if self.caching else 0
