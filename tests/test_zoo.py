@@ -6,7 +6,7 @@ import pytest
 
 from kvproof.cli import main
 from kvproof.fuzz.programs import PoolConfig
-from kvproof.fuzz.zoo.case import Case, Outcome, Verdict
+from kvproof.fuzz.zoo.case import FOUND_HERE, Case, Outcome, Verdict
 from kvproof.impl.foreign import store
 from kvproof.impl.foreign.registry import ENGINES
 from kvproof.models.ops import Admit, Extend
@@ -14,7 +14,7 @@ from kvproof.zoo import page
 
 OPS = (Admit(0, (1, 2)), Extend(0, 2))
 CASE = Case("B99", "something | goes wrong", "some/project#7", "toy==1.0", "toy==1.1", ("no-leak", "pool-conserved"))
-OTHER = Case("B98", "it dies", "found by this run", "toy==1.0", "toy==1.1", ("release-once",))
+OTHER = Case("B98", "it dies", FOUND_HERE, "toy==1.0", "toy==1.1", ("release-once",))
 CAUGHT = Verdict({"pool-conserved": "a block is lost"}, 12, 3.4, OPS, PoolConfig(4, 2), "pool-conserved")
 HELD = Verdict({}, 12, 2.0)
 
