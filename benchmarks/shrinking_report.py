@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from pictures import pyplot, save
 from rich.console import Console
 from rich.table import Table
 
@@ -59,9 +60,10 @@ def summary(races: list[Race]) -> str:
     return "\n".join(lines)
 
 
-def told(end: Finish | None) -> str:
-    """A cell of the table."""
-    return "-" if end is None else f"{end.operations} ({end.runs}, {end.reached})"
+def cells(one: Race) -> list[str]:
+    """How each shrinker ended, as in the table."""
+    ends = (one.finishes.get(name) for name in RACERS)
+    return ["-" if end is None else f"{end.operations} ({end.runs}, {end.reached})" for end in ends]
 
 
 def show(races: list[Race]) -> None:
@@ -69,8 +71,7 @@ def show(races: list[Race]) -> None:
     table = Table("bug", "law", "from", "kvproof", "hypothesis", "ddmin", title="operations (runs, of these to reach them)", box=None)
     for one in races:
         assert one.start is not None
-        ends = (told(one.finishes.get(name)) for name in RACERS)
-        table.add_row(one.bug, one.law, str(len(one.start.ops)), *ends)
+        table.add_row(one.bug, one.law, str(len(one.start.ops)), *cells(one))
     console = Console()
     console.print(table)
     if races:
@@ -82,22 +83,13 @@ def markdown(races: list[Race]) -> str:
     rows = ["| bug | law | from | kvproof | Hypothesis | ddmin |", "|---|---|--:|--:|--:|--:|"]
     for one in races:
         assert one.start is not None
-        ends = (told(one.finishes.get(name)) for name in RACERS)
-        rows.append(f"| `{one.bug}` | {one.law} | {len(one.start.ops)} | {' | '.join(ends)} |")
+        rows.append(f"| `{one.bug}` | {one.law} | {len(one.start.ops)} | {' | '.join(cells(one))} |")
     return "\n".join(rows) + "\n"
 
 
 def drawn(races: list[Race], file: Path) -> None:
     """Two panels, as SVG: how many programs were shrunk to at most so many operations, and in at most so many runs. Needs matplotlib."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise SystemExit("The picture needs matplotlib: python -m pip install 'kvproof[plots]'") from None
-    mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "kvproof", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9})
-    from matplotlib import pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3), sharey=True)
+    figure, (left, right) = pyplot().subplots(1, 2, figsize=(9, 3), sharey=True)
     _counted(left, races, lambda end: end.operations, "operations of the shrunk program")
     _counted(right, races, lambda end: end.reached, "programs run until it had that length")
     left.set_ylabel(f"programs, of {len(races)}")
@@ -106,7 +98,7 @@ def drawn(races: list[Race], file: Path) -> None:
     left.set_xticks([2, 5, 10, 20, 50], ["2", "5", "10", "20", "50"])
     left.minorticks_off()
     left.legend(frameon=False, loc="lower right")
-    figure.savefig(file, format="svg", bbox_inches="tight", facecolor="white", metadata={"Date": None})
+    save(figure, file)
 
 
 def _counted(axes: Any, races: list[Race], number: Callable[[Finish], int], label: str) -> None:  # noqa: ANN401 -- matplotlib has no types

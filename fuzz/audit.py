@@ -83,7 +83,7 @@ def audit(path: Path, *, tolerant: bool = False, first: bool = False, on_progres
     begun = time.perf_counter()
     reader = Reader(path)
     auditor, gauge = Auditor(reader.header, onward=not first), Gauge(reader.header)
-    troubles: Troubles = Troubles()
+    troubles = Troubles()
     with _without_collector():
         for step in _sound_steps(reader, auditor, troubles, tolerant=tolerant):
             gauge.take(step, auditor.spec)

@@ -46,9 +46,6 @@ class Deferrals:
     def __iter__(self) -> Iterator[int]:
         return iter(self._counts)
 
-    def __contains__(self, block: int) -> bool:
-        return block in self._counts
-
     def count(self, block: int) -> int:
         """How many drops of `block` are excused."""
         return self._counts.get(block, 0)

@@ -319,7 +319,7 @@ class Spec:
         """Whether the pool has no room for `op`, an extend or fork, even if everything evictable is taken and the tail need not be copied."""
         taken = set(self.owners) | self.fenced().keys()
         if isinstance(op, Fork):
-            return not self.room_for([1] * len(self.groups), taken) if self.shares else len(taken) >= self.usable
+            return not self.room_for([1] * max(1, len(self.shares)), taken)
         if not isinstance(op, Extend):
             return False
         sequence = self.live[op.seq]

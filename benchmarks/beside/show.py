@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pictures import pyplot, save
 from rich.table import Table
 
 from beside.players import OURS
@@ -73,17 +74,9 @@ def table(measured: Sequence[Measured], targets: Sequence[str]) -> Table:
 
 def drawn(measured: Sequence[Measured], file: Path) -> None:
     """Bars of the ratios, a group for each row, as SVG. Needs matplotlib."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise SystemExit("The picture needs matplotlib: python -m pip install 'kvproof[plots]'") from None
-    mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "kvproof", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9})
-    from matplotlib import pyplot as plt
-
     peers = list(dict.fromkeys(peer for row in measured for peer in row.peers))
     lines = sum(len(row.peers) + 1 for row in measured)
-    figure, axes = plt.subplots(figsize=(9, 0.19 * lines + 0.9))
+    figure, axes = pyplot().subplots(figsize=(9, 0.19 * lines + 0.9))
     _bars(axes, measured, peers)
     axes.axvline(1, color=INK, linewidth=0.8)
     axes.axvline(TARGET, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
@@ -97,7 +90,7 @@ def drawn(measured: Sequence[Measured], file: Path) -> None:
         axes.spines[side].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.legend(loc="lower right", frameon=True, framealpha=1, edgecolor=GRID)
-    figure.savefig(file, format="svg", bbox_inches="tight", facecolor="white", metadata={"Date": None})
+    save(figure, file)
 
 
 def _bars(axes: Any, measured: Sequence[Measured], peers: Sequence[str]) -> None:  # noqa: ANN401 -- matplotlib has no types

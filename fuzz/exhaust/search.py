@@ -267,9 +267,13 @@ class Search:
     def _count(self, lockstep: Lockstep) -> None:
         self.exercised.update(lockstep.spec.exercised)
 
-    def _add(self, found: bytes, parent: int, number: int, depth: int) -> int:
-        state = self.states[found] = len(self.states)
+    def _file(self, found: bytes, state: int) -> None:
+        self.states[found] = state
         self._alike.setdefault(found[:FORM_BYTES], []).append(found)
+
+    def _add(self, found: bytes, parent: int, number: int, depth: int) -> int:
+        state = len(self.states)
+        self._file(found, state)
         self.parents.append(parent)
         self.via.append(number)
         self.depths.append(depth)
@@ -325,9 +329,8 @@ class Search:
         search._numbers = {op: number for number, op in enumerate(saved.operations)}
         search.parents.frombytes(saved.parents)
         search.via.frombytes(saved.via)
-        search.states = {saved.keys[at : at + KEY_BYTES]: at // KEY_BYTES for at in range(0, len(saved.keys), KEY_BYTES)}
-        for found in search.states:
-            search._alike.setdefault(found[:FORM_BYTES], []).append(found)
+        for state, at in enumerate(range(0, len(saved.keys), KEY_BYTES)):
+            search._file(saved.keys[at : at + KEY_BYTES], state)
         search.depths.append(0)
         for state in range(1, len(search.states)):
             search.depths.append(search.depths[search.parents[state]] + 1)

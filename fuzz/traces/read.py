@@ -149,13 +149,15 @@ class Reader:
             change = self._unfold.change(line)
         except ValueError as error:
             return Trouble(number, f"line {number} is damaged: {error}")
-        if line.at is not None and self._clock is not None:
+        if line.at is not None:
             self._follow_clock(number, line.at)
         free = None if line.free is msgspec.UNSET else line.free
         return Step(line.i, number, line.op, line.out, change, line.at, line.took, free)
 
     def _follow_clock(self, number: int, at: int) -> None:
-        if self._clock is not None and at < self._clock:
+        if self._clock is None:
+            return
+        if at < self._clock:
             self.notes.append(
                 f"The clock goes back on line {number}, from {self._clock:,} to {at:,} ns: no law needs it, but times and durations may be wrong."
             )

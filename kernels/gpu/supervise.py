@@ -32,7 +32,7 @@ def supervise(command: Sequence[str], report: Report, deadline: float) -> int:
         worker = subprocess.Popen(command)  # noqa: S603 - this run's own script
         try:
             why = _wait(worker, report, deadline, begun)
-        finally:  # whoever ends this run wants the device back
+        finally:  # it took too long, or whoever ends this run wants the device back
             worker.kill()
             worker.wait()
         report.read()
@@ -60,7 +60,6 @@ def _wait(worker: subprocess.Popen[bytes], report: Report, deadline: float, begu
             why = "was ended: the time of the run was over"
         else:
             continue
-        worker.kill()
         return why
     return ""
 

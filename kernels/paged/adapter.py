@@ -18,13 +18,13 @@ import triton
 
 from kvproof.kernels.contract import ALLOWANCES, FEATURES, KernelCapabilities, KVPool, PagedKernels
 from kvproof.kernels.lowbit import LowBitPool, LowBitScheme
-from kvproof.kernels.paged.append import append_kernel, append_merge_kernel
+from kvproof.kernels.paged.append import append_kernel
 from kvproof.kernels.paged.copies import copy_tensors, move_rows
 from kvproof.kernels.paged.decode import decode_kernel
 from kvproof.kernels.paged.latent import LatentCall
 from kvproof.kernels.paged.lowbit import LowBitTriton
 from kvproof.kernels.paged.memory import LARGEST, by_slot, slots_of
-from kvproof.kernels.paged.parts import longest_walk, merge, parts_of, pointer, pool_strides, scale_kind, zero_behind
+from kvproof.kernels.paged.parts import longest_walk, merge, merge_append, parts_of, pointer, pool_strides, scale_kind, zero_behind
 from kvproof.kernels.paged.plan import PrefillPlan, plan_prefill
 from kvproof.kernels.paged.prefill import prefill_kernel
 from kvproof.kernels.paged.sizes import (
@@ -284,7 +284,7 @@ class PagedTriton(PagedKernels):
             self._target_of(query), options["RATIO"], plan.short, pool.head_size, query.dtype, quantised=pool.key_scale is not None
         )
         window = options["WINDOW"] and options["WINDOW"] + plan.short - 1
-        seqs, heads, head = len(lens), query.shape[1], pool.head_size
+        seqs, heads = len(lens), query.shape[1]
         longest = longest_walk(tables.shape[1] * pool.block_size, max_tokens, window, tiles.tile)
         parts = parts_of(self.split_tokens, longest, tiles, (seqs, plan.short, heads), out, always=True)
         key, value = self._stored(pool.key), self._stored(pool.value)
@@ -294,7 +294,4 @@ class PagedTriton(PagedKernels):
             plan.query_starts, scale, soft_cap, query.stride(0), query.stride(1), tables.stride(0), *pool_strides(pool, key), *pool_strides(pool, value),
             ROWS=tiles.rows, TOKENS=plan.short, TILE=tiles.tile, SPLIT=parts.tokens, STAGES=tiles.stages, num_warps=tiles.warps, **constants,
         )  # fmt: skip
-        append_merge_kernel[(heads, plan.short, seqs)](
-            parts.partial, parts.stats, sinks, out, lens, query_lens, plan.query_starts, parts.splits, TOKENS=plan.short, HEAD=head,
-            PADDED=padded(head), TILE=tiles.tile, SPLIT=parts.tokens, WINDOW=options["WINDOW"], SINKS=options["SINKS"], CHUNK=8, num_warps=2,
-        )  # fmt: skip
+        merge_append(parts, tiles, sinks, out, lens, query_lens, plan, plan.short, WINDOW=options["WINDOW"], SINKS=options["SINKS"])

@@ -12,9 +12,8 @@ import torch
 import triton
 
 from kvproof.kernels.contract import KVPool
-from kvproof.kernels.paged.append import append_merge_kernel
 from kvproof.kernels.paged.mla import mla_kernel, mla_prefill_kernel
-from kvproof.kernels.paged.parts import Parts, merge, parts_of, pointer, pool_strides, scale_kind, zero_behind
+from kvproof.kernels.paged.parts import Parts, merge, merge_append, parts_of, pointer, pool_strides, scale_kind, zero_behind
 from kvproof.kernels.paged.plan import PrefillPlan
 from kvproof.kernels.paged.sizes import Tiles, padded
 
@@ -59,11 +58,7 @@ class LatentCall:
         """
         tokens = max(1, min(plan.short, most))
         parts = self._split(tiles, tokens, query_lens, plan.query_starts, append=True)
-        _, heads, latent = self.out.shape
-        append_merge_kernel[(heads, tokens, len(self.lens))](
-            parts.partial, parts.stats, self.out, self.out, self.lens, query_lens, plan.query_starts, parts.splits, TOKENS=tokens, HEAD=latent,
-            PADDED=padded(latent), TILE=tiles.tile, SPLIT=parts.tokens, WINDOW=0, SINKS=False, CHUNK=8, num_warps=2,
-        )  # fmt: skip
+        merge_append(parts, tiles, self.out, self.out, self.lens, query_lens, plan, tokens, WINDOW=0, SINKS=False)
 
     def prefill(self, tiles: Tiles, query_lens: torch.Tensor, plan: PrefillPlan) -> None:
         """The sequences with more query tokens, by the plan's tiles, and zeros behind the last query."""

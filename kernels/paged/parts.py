@@ -9,7 +9,9 @@ import torch
 import triton
 
 from kvproof.kernels.contract import KVPool
+from kvproof.kernels.paged.append import append_merge_kernel
 from kvproof.kernels.paged.merge import merge_kernel
+from kvproof.kernels.paged.plan import PrefillPlan
 from kvproof.kernels.paged.sizes import Tiles, padded
 
 
@@ -47,6 +49,18 @@ def merge(parts: Parts, tiles: Tiles, sinks: torch.Tensor, out: torch.Tensor, le
     merge_kernel[(heads, seqs)](
         parts.partial, parts.stats, sinks, out, lens, parts.splits, HEAD=head, PADDED=padded(head), TILE=tiles.tile, SPLIT=parts.tokens,
         CHUNK=8, num_warps=2, **constants,
+    )  # fmt: skip
+
+
+def merge_append(
+    parts: Parts, tiles: Tiles, sinks: torch.Tensor, out: torch.Tensor, lens: torch.Tensor, query_lens: torch.Tensor, plan: PrefillPlan,
+    tokens: int, **constants: Any,  # noqa: ANN401
+) -> None:  # fmt: skip
+    """The same for an append of up to `tokens` query tokens to each sequence."""
+    _, heads, head = out.shape
+    append_merge_kernel[(heads, tokens, len(lens))](
+        parts.partial, parts.stats, sinks, out, lens, query_lens, plan.query_starts, parts.splits, TOKENS=tokens, HEAD=head,
+        PADDED=padded(head), TILE=tiles.tile, SPLIT=parts.tokens, CHUNK=8, num_warps=2, **constants,
     )  # fmt: skip
 
 

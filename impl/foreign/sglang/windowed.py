@@ -101,17 +101,19 @@ class Windowed(Unified):
         leads = self.allocator.full_to_swa_index_mapping
         pages = [int(leads[page * self.page]) // self.page for page in full if page is not None]
         _, unlocked = self._pages_of(component(self.tree, self.tree.tree_components[1]))
-        return [self.first + page - 1 if page > 0 and page not in unlocked else None for page in pages]
+        return [self._window_id(page) if page > 0 and page not in unlocked else None for page in pages]
+
+    def _window_id(self, page: int) -> int:
+        """The block id of a page of the window's pool."""
+        return self.first + page - 1
 
     def snapshot(self) -> Snapshot:
         """The books of both pools."""
         full, window = self.tree.tree_components
         locked, unlocked = self._pages_of(component(self.tree, full))
-        window_locked, window_unlocked = (
-            [self.first + page - 1 for page in pages] for pages in self._pages_of(component(self.tree, window))
-        )
+        window_locked, window_unlocked = ([*map(self._window_id, pages)] for pages in self._pages_of(component(self.tree, window)))
         allocator, tree = self.allocator, self.tree
-        window_free = [self.first + page - 1 for page in self._free_pages(allocator.swa_attn_allocator)]
+        window_free = [*map(self._window_id, self._free_pages(allocator.swa_attn_allocator))]
         counted = allocator.full_available_size() + tree.full_evictable_size() + allocator.swa_available_size() + tree.swa_evictable_size()
         return Snapshot(
             free=[*self._free_pages(allocator.full_attn_allocator), *unlocked, *window_free, *window_unlocked],
