@@ -86,11 +86,11 @@ def fetched(target: str) -> None:
         pytest.skip(str(error))
 
 
-def check(target: str, known: set[str], tmp_path) -> Report:
+def check(target: str, known: set[str], tmp_path, workers: int = 1) -> Report:
     """Judge a target in a process of its own; laws that are known to be broken are waived."""
     waivers = "".join(f'[[waiver]]\nlaw = "{law}"\ntarget = "{target}"\nreason = "known"\nreference = "docs/zoo.md"\n' for law in known)
     (tmp_path / "waivers.toml").write_text(waivers)
-    arguments = ["check", target, "--programs", str(PROGRAMS), "--budget", "60", "--seed", "7", "-n", "1"]
+    arguments = ["check", target, "--programs", str(PROGRAMS), "--budget", "60", "--seed", "7", "-n", str(workers)]
     arguments += ["--json", "report.json", "--waivers", "waivers.toml"]
     code = "import sys; from kvproof.cli import main; sys.exit(main(sys.argv[1:]))"
     subprocess.run([sys.executable, "-c", code, *arguments], cwd=tmp_path, capture_output=True, check=False, timeout=120)
@@ -111,6 +111,14 @@ def judged(target: str, known: set[str], tmp_path) -> None:
 @pytest.mark.parametrize("target", SMALL)
 def test_a_small_release_keeps_the_laws(target, tmp_path):
     judged(target, SMALL[target], tmp_path)
+
+
+def test_an_engine_that_computes_with_tensors_is_judged_on_several_cores(tmp_path):
+    """A process whose tensors have started threads hangs in the workers that it forks."""
+    fetched("sglang[eagle]==0.5.6")
+    report = check("sglang[eagle]==0.5.6", set(), tmp_path, workers=2)
+    assert report.verdict != "error", report.error
+    assert report.operations > 10 * PROGRAMS
 
 
 @pytest.mark.nightly

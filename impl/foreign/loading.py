@@ -123,6 +123,8 @@ def load(release: Release, say: Say = lambda _: None, *, as_installed: bool = Tr
     absent = [name for name in engine.needs if importlib.util.find_spec(name) is None]
     if absent:
         raise BadRelease(f"{engine.name} needs {', '.join(absent)}; run {' and '.join(_mends(absent))}.")
+    if "torch" in engine.needs:  # a process whose tensors have started threads hangs in the workers that it forks
+        importlib.import_module("torch").set_num_threads(1)
     if as_installed and installed(engine) == release.version and importlib.util.find_spec(engine.package) is not None:
         loaded = LoadedEngine(release, None, "as it is installed")
     else:
