@@ -615,3 +615,8 @@ def test_a_reader_that_goes_away(place):
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
 
     assert (ran.stdout, ran.stderr) == ("# The laws", "")
+
+
+def test_the_package_can_be_run_as_a_module():
+    ran = subprocess.run([sys.executable, "-m", "kvproof", "laws"], capture_output=True, text=True, check=True)
+    assert "no-aliasing" in ran.stdout

@@ -378,6 +378,14 @@ CASES: Final[tuple[Case, ...]] = (
         ("failure-changes-nothing", "no-spurious-exhaustion"),
     ),
     Case(
+        "stale-count",
+        "what a waiting prompt finds cached is looked up before there is room, and still believed once its blocks are another's",
+        FOUND_HERE,
+        "vllm[v0]==0.9.1",
+        "vllm[v0]==0.9.2",
+        ("eviction-forgets", "hit-is-true-prefix"),
+    ),
+    Case(
         "swap-abort",
         "a sequence that is swapped out cannot be let go of while prefixes are cached",
         FOUND_HERE,
