@@ -32,8 +32,20 @@ from kvproof.models.ops import (
     SwapOut,
     Truncate,
 )
-from kvproof.models.outcomes import Differs, Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
-from kvproof.models.spec import Died, Outcome, OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.outcomes import (
+    Died,
+    Differs,
+    Event,
+    Grant,
+    Hit,
+    Outcome,
+    OutOfBlocks,
+    OutOfBlocksSeen,
+    Raised,
+    Refused,
+    RefusedSeen,
+    Snapshot,
+)
 from kvproof.models.state import Books, Table, Tables
 
 REQUIRED: Final = ("admit", "extend", "commit", "append", "release", "block_table")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Set
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -49,7 +49,7 @@ from kvproof.models.ops import (
     SwapOut,
     Truncate,
 )
-from kvproof.models.outcomes import Grant, Hit
+from kvproof.models.outcomes import ContractBroken, Died, Grant, Hit, Outcome, OutOfBlocksSeen, Raised, RefusedSeen
 from kvproof.models.prefixes import PrefixTree
 from kvproof.models.recency import Recency
 from kvproof.models.state import Evicted, Pass, Seen, Sequence, Table, Tables
@@ -84,30 +84,6 @@ class FastCounter(Counter[str]):
     __delitem__ = dict.__delitem__  # type: ignore[assignment]
 
 
-class OutOfBlocksSeen(msgspec.Struct, frozen=True, tag_field="answer", tag="out-of-blocks"):
-    """The cache raised OutOfBlocks."""
-
-
-class RefusedSeen(msgspec.Struct, frozen=True, tag_field="answer", tag="refused"):
-    """The cache raised Refused."""
-
-    reason: str = ""
-
-
-class Raised(msgspec.Struct, frozen=True, tag_field="answer", tag="raised"):
-    """The cache raised an exception of its own where the contract says that nothing happens (a repeated release)."""
-
-    error: str
-
-
-class Died(Raised, frozen=True):
-    """The cache's own code failed in the middle of an operation: it is no fault of the adapter's."""
-
-
-Outcome: TypeAlias = Hit | Grant | bool | int | OutOfBlocksSeen | RefusedSeen | Raised | None
-"""What an operation answered."""
-
-
 class Violation(msgspec.Struct, frozen=True, omit_defaults=True):
     """A broken law: which one, at which step of the program (0-based), why in prose, and what is accused in numbers."""
 
@@ -115,10 +91,6 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True):
     step: int
     reason: str
     evidence: Evidence = NO_EVIDENCE
-
-
-class ContractBroken(Exception):
-    """The adapter answered something that the contract rules out whatever the cache did."""
 
 
 class Spec:

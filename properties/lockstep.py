@@ -25,8 +25,8 @@ from kvproof.models.capabilities import Capabilities
 from kvproof.models.evidence import Evidence
 from kvproof.models.observed import NOTHING
 from kvproof.models.ops import Admit, AnyOp, BeginStep, Commit, EndStep, Extend, Fork, Match, Op, Release, op_name, sequences_of
-from kvproof.models.outcomes import Differs
-from kvproof.models.spec import ContractBroken, Died, Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec, Violation
+from kvproof.models.outcomes import ContractBroken, Died, Differs, Outcome, OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.spec import Spec, Violation
 from kvproof.models.state import Seen, Tables
 
 OP_SECONDS: Final = 10.0

@@ -10,11 +10,11 @@ from kvproof.models.checks.naming import Broken, changed_sequences, in_group, sh
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.observed import Entry, Observed
 from kvproof.models.ops import Commit, Extend, Op, Release, Reset, SwapIn, Truncate, op_name, sequences_of
-from kvproof.models.outcomes import Grant
+from kvproof.models.outcomes import Grant, Outcome
 from kvproof.models.state import Pass, Sequence
 
 if TYPE_CHECKING:
-    from kvproof.models.spec import Outcome, Spec
+    from kvproof.models.spec import Spec
 
 
 def no_aliasing(spec: Spec) -> None:
