@@ -99,7 +99,7 @@ def _drop(spec: Spec, op: Op, block: int, where: tuple[int, int, int, int]) -> N
     spec.any_drop = True
     if spec.lru:
         uses.let_go(spec, block, where)
-    if isinstance(op, Release):
+    if type(op) is Release:
         spec.memory.forgotten.pop(block, None)
     if spec.capabilities.steps and (spec.passes or spec.steps):
         touched = any(out.launched and not out.finished and block in out.blocks for out in spec.passes)

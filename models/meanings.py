@@ -99,9 +99,9 @@ def release(spec: Spec, op: Release, outcome: Outcome) -> None:
         spec.ask(checks.repeated_release, op, outcome)
         spec.idle_release = True
         return
-    if isinstance(outcome, Died):
+    if type(outcome) is Died:
         checks.dead_release(op, outcome.error)
-    if isinstance(outcome, Raised):
+    if type(outcome) is Raised:
         raise ContractBroken(f"release raised {outcome.error}")
     if sequence.out is not None:
         device.drop(spec, sequence.out)

@@ -195,8 +195,10 @@ class Observed:
         return block in moved.left or (block in self.books.kept_free and block not in moved.joined)
 
     def difference(self, seen: Seen) -> Change:
-        """What a full observation shows that is not known yet. Parts of it that are the very ones of the last look did not change."""
+        """What a full observation shows that is not known yet. If it, or parts of it, are the very ones of the last look, they did not change."""
         last, self._seen = self._seen, seen
+        if seen is last and self.last.still:
+            return self.last
         changed = NOTHING if seen.tables is last.tables else self._tables_difference(seen.tables)
         events = _set_difference(self.replayed, last.matchable_by_events, seen.matchable_by_events)
         return self.books.difference(seen.books, changed, events, seen.worker_tables)

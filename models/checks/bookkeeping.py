@@ -84,7 +84,6 @@ def refcounts(spec: Spec, counts: dict[int, int]) -> None:
 
 def free_list(spec: Spec, op: Op, free: dict[int, int]) -> None:
     """A free block is listed once, by nobody else, and no device work touches it."""
-    law = "release-once" if isinstance(op, Release) else "pool-conserved"
     blocks = spec.agenda.places
     if spec.agenda.launched:
         blocks = blocks.union(*[out.blocks for out in spec.agenda.launched])
@@ -94,6 +93,7 @@ def free_list(spec: Spec, op: Op, free: dict[int, int]) -> None:
                 raise Broken("pool-conserved", f"block {block} is a null block, yet it is on the free list", blocks=(block,))
             continue
         if free[block] > 1:
+            law = "release-once" if isinstance(op, Release) else "pool-conserved"
             raise Broken(law, f"block {block} is on the free list twice", blocks=(block,))
         if block in spec.owners:
             holder = next(iter(spec.owners[block]))[0]
