@@ -54,7 +54,7 @@ def _shared_for_its_content(spec: Spec, sequence: Sequence, group: int, index: i
     """Whether others hold the block and it shows what `sequence` would compute there: then it was shared, not handed out."""
     position = index * spec.block_sizes[group]
     return (
-        len(spec.owners[block]) > 1
+        block in spec.seen.held_twice
         and position < len(sequence.path)
         and spec.memory.slots[block * spec.memory.stride] == spec.content(sequence, group, position)
     )

@@ -63,5 +63,4 @@ def _seen_elsewhere(spec: Spec, sequence: Sequence) -> None:
 
 
 def _see_contents(spec: Spec, contents: Iterable[int]) -> None:
-    stride, where = spec.memory.stride, spec.memory.where
-    spec.recency.see([slot // stride for content in contents for slot in where(content)], spec.step)
+    spec.recency.see(spec.memory.blocks_showing(contents), spec.step)

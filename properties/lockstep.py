@@ -151,12 +151,7 @@ class Lockstep:
         books = cache.books(last.books)
         worker_tables = self._worker_tables(op) if kind is self._launches else NOTHING
         matchable = self._replay_events()
-        if (
-            tables is last.tables
-            and books is last.books
-            and worker_tables is last.worker_tables
-            and matchable is last.matchable_by_events
-        ):
+        if tables is last.tables and books is last.books and worker_tables is last.worker_tables and matchable is last.matchable_by_events:
             return last
         return Seen(tables, books, worker_tables, matchable)
 
