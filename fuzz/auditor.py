@@ -23,7 +23,8 @@ from kvproof.models.evidence import NO_EVIDENCE, Evidence
 from kvproof.models.laws import CACHE_LAWS, Law
 from kvproof.models.observed import Change
 from kvproof.models.ops import Admit, BeginStep, Fork, Op
-from kvproof.models.spec import ContractBroken, Spec, Violation
+from kvproof.models.outcomes import ContractBroken
+from kvproof.models.spec import Spec, Violation
 
 AuditVerdict: TypeAlias = Literal["proved", "broken", "unknown"]
 

@@ -19,8 +19,8 @@ from kvproof.fuzz.traces.format import Header
 from kvproof.fuzz.traces.read import Step
 from kvproof.models.layouts import tail_waste_bound
 from kvproof.models.ops import Evict, Extend, Match, Op, Release, Reset
-from kvproof.models.outcomes import Grant, Hit
-from kvproof.models.spec import Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec
+from kvproof.models.outcomes import Grant, Hit, Outcome, OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.spec import Spec
 
 MOST_SAMPLES: Final = 512
 """Samples that are kept: more than a plot can show. When there are as many, every second one goes."""

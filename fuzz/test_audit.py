@@ -18,7 +18,7 @@ from kvproof.fuzz.traces.read import MOST_LINE_BYTES
 from kvproof.fuzz.traces.record import record
 from kvproof.impl.checker import AdapterFault, Checked, read_capabilities
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
-from kvproof.models import spec as spec_module
+from kvproof.models import remembered
 from kvproof.properties.drain import drain
 from kvproof.properties.lockstep import LawBroken, Lockstep
 
@@ -561,8 +561,8 @@ def test_a_changed_byte_that_breaks_nothing_is_noted(served, tmp_path):
 
 def test_memory_is_bounded_by_what_is_live(served, tmp_path, monkeypatch):
     """With the slack taken away, what the spec keeps of a long trace does not exceed what its pool and its live sequences need."""
-    monkeypatch.setattr(spec_module, "TREE_SLACK", 100)
-    monkeypatch.setattr(spec_module, "MOST_GONE", 4)
+    monkeypatch.setattr(remembered, "TREE_SLACK", 100)
+    monkeypatch.setattr(remembered, "MOST_GONE", 4)
     path = tmp_path / "trace.jsonl"
     path.write_bytes(b"".join(served))
     from kvproof.fuzz.auditor import Auditor

@@ -141,7 +141,7 @@ def test_what_is_compared_with_the_last_look_is_what_a_fresh_look_shows(adapter)
 @pytest.mark.parametrize("adapter", [ProductionAdapter, HybridAdapter, SynchronousAdapter])
 def test_a_long_run_in_which_all_is_forgotten_early_accuses_nobody(adapter, monkeypatch):
     """Prefixes are cleared, and losses dropped, as in a run of millions of operations; node numbers come back for other prefixes."""
-    monkeypatch.setattr("kvproof.models.spec.TREE_SLACK", 30)
+    monkeypatch.setattr("kvproof.models.remembered.TREE_SLACK", 30)
     monkeypatch.setattr("kvproof.models.memory.LEAST_LOSSES", 40)
     monkeypatch.setattr("kvproof.models.memory.LOSSES_PER_SLOT", 0)
     rng = random.Random("long")

@@ -17,7 +17,7 @@ from kvproof.fuzz.races.scenarios import Scenario, catalogue, random_scenario
 from kvproof.impl.production import cache as production_cache
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
 from kvproof.models.ops import Admit, BeginStep, Commit, EndStep, Extend, Match, Release, Reset
-from kvproof.models.spec import OutOfBlocksSeen, Raised
+from kvproof.models.outcomes import OutOfBlocksSeen, Raised
 
 CAPABILITIES = ProductionAdapter.capabilities()
 SCENARIOS = {scenario.name: scenario for scenario in catalogue(CAPABILITIES)}

@@ -34,7 +34,7 @@ from kvproof.models.ops import (
     SwapOut,
     Truncate,
 )
-from kvproof.models.spec import OutOfBlocksSeen
+from kvproof.models.outcomes import OutOfBlocksSeen
 from kvproof.properties.lockstep import Lockstep
 
 PROGRAMS = 60

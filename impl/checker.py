@@ -32,8 +32,20 @@ from kvproof.models.ops import (
     SwapOut,
     Truncate,
 )
-from kvproof.models.outcomes import Differs, Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
-from kvproof.models.spec import Died, Outcome, OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.outcomes import (
+    Died,
+    Differs,
+    Event,
+    Grant,
+    Hit,
+    Outcome,
+    OutOfBlocks,
+    OutOfBlocksSeen,
+    Raised,
+    Refused,
+    RefusedSeen,
+    Snapshot,
+)
 from kvproof.models.state import Books, Table, Tables
 
 REQUIRED: Final = ("admit", "extend", "commit", "append", "release", "block_table")
@@ -437,8 +449,11 @@ class Checked:
     def _set(self, where: str, blocks: Any, before: frozenset[int] | None) -> frozenset[int] | None:  # noqa: ANN401
         if blocks is None:
             return None
-        if type(blocks) in _SETS and self._are_ids(blocks):
-            return before if blocks == before else frozenset(blocks) - self._nulls
+        if type(blocks) in _SETS:
+            if blocks == before:
+                return before
+            if self._are_ids(blocks):
+                return frozenset(blocks) - self._nulls
         return frozenset(self._blocks(where, blocks)) - self._nulls
 
     def _counts(self, counts: object, before: dict[int, int] | None) -> dict[int, int] | None:
@@ -530,7 +545,14 @@ _DO: Final[dict[type[Op], Callable[..., Outcome]]] = {
 def _says(shot: Any, known: Books) -> bool:  # noqa: ANN401 -- an adapter may put anything into its snapshot
     """Whether a snapshot says, in plain types, exactly what is `known`: that was checked before."""
     kinds = type(shot.refcounts), type(shot.free), type(shot.cached), type(shot.retiring), type(shot.free_count)
-    return kinds in _PLAIN_SNAPSHOTS and known == Books(shot.refcounts, tuple(shot.free), shot.cached, shot.retiring, shot.free_count)
+    return (
+        kinds in _PLAIN_SNAPSHOTS
+        and shot.refcounts == known.refcounts
+        and tuple(shot.free) == known.free
+        and shot.cached == known.cached
+        and shot.retiring == known.retiring
+        and shot.free_count == known.free_count
+    )
 
 
 def _index(value: object) -> int | None:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 from kvproof.models.checks import Broken
 from kvproof.models.observed import Change
 from kvproof.models.ops import Fork, Op, Release
-from kvproof.models.outcomes import Grant
+from kvproof.models.outcomes import Grant, Outcome
 from kvproof.models.state import listed_blocks
 
 if TYPE_CHECKING:
-    from kvproof.models.spec import Outcome, Spec
+    from kvproof.models.spec import Spec
 
 OF_THE_WHOLE: Final = frozenset(
     {"no-leak", "no-spurious-exhaustion", "ledger-adds-up", "eviction-follows-policy", "failure-changes-nothing"}

@@ -80,6 +80,11 @@ class GhostMemory:
         """The slots that hold `content` now."""
         return self._where.get(content, ())
 
+    def blocks_showing(self, contents: Iterable[int]) -> list[int]:
+        """The blocks that hold one of `contents` now, as often as they do."""
+        where, stride = self._where, self.stride
+        return [slot // stride for content in contents for slot in where.get(content, ())]
+
     def block_of(self, slot: int) -> int:
         """The block that `slot` lies in."""
         return slot // self.stride
@@ -154,9 +159,9 @@ class GhostMemory:
         self.generations[block] += 1
 
     def _empty(self, block: int, how: How) -> None:
-        first = block * self.stride
-        if self._block(block) != self._nothing:
-            self._put([(slot, EMPTY) for slot, content in enumerate(self._block(block), first) if content], how)
+        shown = self._block(block)
+        if shown != self._nothing:
+            self._put([(slot, EMPTY) for slot, content in enumerate(shown, block * self.stride) if content], how)
 
     def forget(self, block: int, how: How) -> None:
         """What `block` holds is no longer matchable, until a holder publishes it again or the block is handed out.

@@ -123,11 +123,13 @@ class Ledger:
         self.free_count = change.free_count
 
     def _count(self, changed: Mapping[int, int]) -> None:
-        counts = self.kept_counts
-        self.counts_before = {block: counts.get(block, 0) for block in changed}
-        counts.update(changed)
-        for block in [block for block, count in changed.items() if not count]:
-            del counts[block]
+        counts, before = self.kept_counts, self.counts_before
+        for block, count in changed.items():
+            before[block] = counts.get(block, 0)
+            if count:
+                counts[block] = count
+            else:
+                counts.pop(block, None)
 
     def _move_free(self, moved: Moved) -> None:
         free = self.kept_free
@@ -149,6 +151,8 @@ class Observed:
         """The tables of each sequence; those of one that never held a block are left out."""
         self.owners: dict[int, dict[Entry, None]] = {}
         """block -> every table entry that lists it, the oldest first."""
+        self.held_twice: set[int] = set()
+        """Blocks that more than one table entry lists."""
         self.holding: dict[int, int] = {}
         """sequence -> how many blocks its tables list, where they list any."""
         self.books = Ledger()
@@ -195,8 +199,10 @@ class Observed:
         return block in moved.left or (block in self.books.kept_free and block not in moved.joined)
 
     def difference(self, seen: Seen) -> Change:
-        """What a full observation shows that is not known yet. Parts of it that are the very ones of the last look did not change."""
+        """What a full observation shows that is not known yet. If it, or parts of it, are the very ones of the last look, they did not change."""
         last, self._seen = self._seen, seen
+        if seen is last and self.last.still:
+            return self.last
         changed = NOTHING if seen.tables is last.tables else self._tables_difference(seen.tables)
         events = _set_difference(self.replayed, last.matchable_by_events, seen.matchable_by_events)
         return self.books.difference(seen.books, changed, events, seen.worker_tables)
@@ -265,6 +271,7 @@ class Observed:
             entries.append(entry)
             if block in owners:
                 owners[block][entry] = None
+                self.held_twice.add(block)
             else:
                 owners[block] = {entry: None}
                 self.newly_held.add(block)
@@ -289,6 +296,8 @@ class Observed:
                 if next(iter(entries)) == entry:
                     self.orphaned.add(block)
                 del entries[entry]
+                if len(entries) == 1:
+                    self.held_twice.discard(block)
             self.relisted.add(block)
         if gone:
             self.unlisted += gone
@@ -303,9 +312,7 @@ def _counts_difference(kept: dict[int, int], last: object, now: Mapping[int, int
         return None
     if now is last or now == kept:
         return NOTHING
-    changed = dict(now.items() - kept.items())
-    changed.update((block, 0) for block in kept.keys() - now.keys())
-    return changed
+    return dict.fromkeys(kept.keys() - now.keys(), 0) | dict(now.items() - kept.items())
 
 
 def _list_difference(kept: dict[int, int], last: object, now: Collection[int] | None) -> Moved | None:

@@ -1,9 +1,9 @@
-"""What a cache answers: the values that adapters return and the two exceptions that they may raise."""
+"""What a cache answers: the values that adapters return, the exceptions that they may raise, and what an operation came to, as data."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -65,3 +65,34 @@ class Event(msgspec.Struct, frozen=True):
     kind: Literal["stored", "removed", "cleared"]
     blocks: Sequence[int] = ()
     reason: str = ""
+
+
+# -- what an operation came to ---------------------------------------------------------------------------------------------------------------
+
+
+class OutOfBlocksSeen(msgspec.Struct, frozen=True, tag_field="answer", tag="out-of-blocks"):
+    """The cache raised OutOfBlocks."""
+
+
+class RefusedSeen(msgspec.Struct, frozen=True, tag_field="answer", tag="refused"):
+    """The cache raised Refused."""
+
+    reason: str = ""
+
+
+class Raised(msgspec.Struct, frozen=True, tag_field="answer", tag="raised"):
+    """The cache raised an exception of its own where the contract says that nothing happens (a repeated release)."""
+
+    error: str
+
+
+class Died(Raised, frozen=True):
+    """The cache's own code failed in the middle of an operation: it is no fault of the adapter's."""
+
+
+Outcome: TypeAlias = Hit | Grant | bool | int | OutOfBlocksSeen | RefusedSeen | Raised | None
+"""What an operation answered."""
+
+
+class ContractBroken(Exception):
+    """The adapter answered something that the contract rules out whatever the cache did."""

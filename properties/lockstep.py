@@ -25,8 +25,8 @@ from kvproof.models.capabilities import Capabilities
 from kvproof.models.evidence import Evidence
 from kvproof.models.observed import NOTHING
 from kvproof.models.ops import Admit, AnyOp, BeginStep, Commit, EndStep, Extend, Fork, Match, Op, Release, op_name, sequences_of
-from kvproof.models.outcomes import Differs
-from kvproof.models.spec import ContractBroken, Died, Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec, Violation
+from kvproof.models.outcomes import ContractBroken, Died, Differs, Outcome, OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.spec import Spec, Violation
 from kvproof.models.state import Seen, Tables
 
 OP_SECONDS: Final = 10.0
@@ -36,6 +36,7 @@ SERVED: Final = "served-equals-contiguous"
 """The law that an adapter judges itself: only it has the tensors."""
 
 _CHANGES_WHO_LIVES: Final = frozenset({Admit, Fork, Release})
+_FAILED: Final = frozenset({OutOfBlocksSeen, RefusedSeen})
 
 EVENTS_EVERY: Final = 3
 """In pools with an even number of blocks, events are taken after every third operation: their order must be right across operations."""
@@ -144,22 +145,23 @@ class Lockstep:
         raise LawBroken(msgspec.structs.replace(violation, reason=reason)) from error
 
     def _observe(self, op: Op, outcome: Outcome) -> Seen:
-        cache, before, kind = self.cache, self.last_seen, type(op)
-        live = self._live_after(op, outcome) if kind in _CHANGES_WHO_LIVES else self.spec.live
-        return Seen(
-            cache.all_tables(live, before.tables),
-            cache.books(before.books),
-            self._worker_tables(op) if kind is self._launches else NOTHING,
-            self._replay_events(),
-        )
+        """All that is seen of the cache now. Where none of it moved, that is the very observation of the last operation."""
+        cache, last, kind = self.cache, self.last_seen, type(op)
+        tables = cache.all_tables(self._live_after(op, outcome) if kind in _CHANGES_WHO_LIVES else self.spec.live, last.tables)
+        books = cache.books(last.books)
+        worker_tables = self._worker_tables(op) if kind is self._launches else NOTHING
+        matchable = self._replay_events()
+        if tables is last.tables and books is last.books and worker_tables is last.worker_tables and matchable is last.matchable_by_events:
+            return last
+        return Seen(tables, books, worker_tables, matchable)
 
     def _live_after(self, op: Op, outcome: Outcome) -> Collection[int]:
         live = self.spec.live
-        if isinstance(outcome, OutOfBlocksSeen | RefusedSeen):
+        if type(outcome) in _FAILED:
             return live
-        if isinstance(op, Admit):
+        if type(op) is Admit:
             return (*live, op.seq)
-        if isinstance(op, Fork):
+        if type(op) is Fork:
             return (*live, op.child)
         assert isinstance(op, Release)
         return live if op.reason == "preempt" else [seq for seq in live if seq != op.seq]

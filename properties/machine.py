@@ -56,7 +56,8 @@ from kvproof.models.ops import (
     Tokens,
     Truncate,
 )
-from kvproof.models.spec import MAX_OPEN_STEPS, Violation
+from kvproof.models.preconditions import MAX_OPEN_STEPS
+from kvproof.models.spec import Violation
 from kvproof.models.state import Sequence
 from kvproof.properties import choices, strategies
 from kvproof.properties.drain import FINAL_REASONS, drain

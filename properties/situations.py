@@ -34,8 +34,8 @@ from kvproof.models.ops import (
     SwapOut,
     Truncate,
 )
-from kvproof.models.outcomes import Grant, Hit
-from kvproof.models.spec import Outcome, OutOfBlocksSeen, RefusedSeen, Spec
+from kvproof.models.outcomes import Grant, Hit, Outcome, OutOfBlocksSeen, RefusedSeen
+from kvproof.models.spec import Spec
 from kvproof.models.state import Sequence as Request
 from kvproof.properties.lockstep import Lockstep
 

@@ -25,7 +25,8 @@ from kvproof.models.ops import (
     Truncate,
 )
 from kvproof.models.outcomes import Grant, Hit
-from kvproof.models.spec import MAX_OPEN_STEPS, Spec
+from kvproof.models.preconditions import MAX_OPEN_STEPS
+from kvproof.models.spec import Spec
 from kvproof.models.state import Sequence
 from kvproof.properties.scripted import Do, play
 

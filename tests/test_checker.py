@@ -25,7 +25,7 @@ from kvproof.models.ops import (
     SwapOut,
     Truncate,
 )
-from kvproof.models.spec import OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.outcomes import OutOfBlocksSeen, Raised, RefusedSeen
 from kvproof.models.state import Books
 
 ALL = Capabilities(

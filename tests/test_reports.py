@@ -38,8 +38,8 @@ from kvproof.models.ops import (
     SwapOut,
     Truncate,
 )
-from kvproof.models.outcomes import Grant, Hit
-from kvproof.models.spec import OutOfBlocksSeen, Raised, RefusedSeen, Violation
+from kvproof.models.outcomes import Grant, Hit, OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.spec import Violation
 from kvproof.properties.lockstep import run
 
 EVERY_OP = {

@@ -8,8 +8,7 @@ from kvproof.fuzz.races.history import Call, History, Look
 from kvproof.fuzz.races.linear import Reason, Verdict
 from kvproof.fuzz.reports import wording
 from kvproof.models.ops import EndStep
-from kvproof.models.outcomes import Grant, Hit
-from kvproof.models.spec import OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.outcomes import Grant, Hit, OutOfBlocksSeen, Raised, RefusedSeen
 from kvproof.models.state import Tables
 
 LEAST_WIDTH: Final = 24

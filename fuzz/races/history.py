@@ -38,7 +38,8 @@ from kvproof.models.ops import (
     Truncate,
     op_name,
 )
-from kvproof.models.spec import Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec
+from kvproof.models.outcomes import Outcome, OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.spec import Spec
 from kvproof.models.state import Seen, Tables
 from kvproof.properties.drain import DRAIN_TOKEN, FINAL_REASONS, whole_pool_tokens
 

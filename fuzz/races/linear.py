@@ -25,8 +25,8 @@ from kvproof.models.capabilities import Capabilities
 from kvproof.models.layouts import blocks_for
 from kvproof.models.observed import Change
 from kvproof.models.ops import Admit, BeginStep, Commit, EndStep, Extend, Fork, Op, Release, SwapIn, Truncate
-from kvproof.models.outcomes import Grant, Hit
-from kvproof.models.spec import ContractBroken, Outcome, OutOfBlocksSeen, Raised, RefusedSeen, Spec
+from kvproof.models.outcomes import ContractBroken, Grant, Hit, Outcome, OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.spec import Spec
 from kvproof.models.state import Tables
 
 

@@ -34,7 +34,7 @@ from kvproof.models.ops import (
     SwapOut,
     Truncate,
 )
-from kvproof.models.spec import OutOfBlocksSeen, RefusedSeen
+from kvproof.models.outcomes import OutOfBlocksSeen, RefusedSeen
 from kvproof.properties.lockstep import LawBroken, Lockstep
 
 

@@ -19,7 +19,8 @@ from kvproof.models.ops import (
     SwapOut,
     Truncate,
 )
-from kvproof.models.spec import MAX_OPEN_STEPS, Spec
+from kvproof.models.preconditions import MAX_OPEN_STEPS
+from kvproof.models.spec import Spec
 from kvproof.models.state import Sequence
 
 

@@ -22,8 +22,7 @@ from kvproof.models.ops import (
     Truncate,
     op_name,
 )
-from kvproof.models.outcomes import Grant, Hit
-from kvproof.models.spec import Outcome, OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.outcomes import Grant, Hit, Outcome, OutOfBlocksSeen, Raised, RefusedSeen
 
 _SPOKEN = {"beginstep": "begin step", "endstep": "end step", "swapout": "swap out", "swapin": "swap in"}
 

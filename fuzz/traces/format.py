@@ -18,8 +18,7 @@ from msgspec import UNSET, UnsetType
 from kvproof.fuzz.programs import FORMAT, BadFile, PoolConfig
 from kvproof.models.capabilities import Capabilities, Group
 from kvproof.models.ops import AnyOp
-from kvproof.models.outcomes import Grant, Hit
-from kvproof.models.spec import OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.outcomes import Grant, Hit, OutOfBlocksSeen, Raised, RefusedSeen
 
 Field: TypeAlias = Literal["tables", "refcounts", "free", "cached", "retiring", "free_count", "worker_tables", "events"]
 Looks: TypeAlias = Literal["always", "sometimes"]

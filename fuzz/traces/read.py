@@ -24,8 +24,7 @@ from kvproof.fuzz.traces.format import BadTrace, Blocks, End, Field, Free, Heade
 from kvproof.fuzz.traces.write import part_path
 from kvproof.models.observed import NOTHING, UNMOVED, Change, Moved, Observed
 from kvproof.models.ops import Admit, AnyOp, Fork, Release
-from kvproof.models.outcomes import Grant, Hit
-from kvproof.models.spec import Outcome, OutOfBlocksSeen, RefusedSeen
+from kvproof.models.outcomes import Grant, Hit, Outcome, OutOfBlocksSeen, RefusedSeen
 from kvproof.models.state import Books, Seen, Tables
 
 REORDER_LINES: Final = 1000

@@ -45,8 +45,7 @@ from kvproof.models.ops import (
     SwapOut,
     Truncate,
 )
-from kvproof.models.outcomes import Event, Grant, Hit, OutOfBlocks, Refused, Snapshot
-from kvproof.models.spec import Outcome, OutOfBlocksSeen, Raised, RefusedSeen
+from kvproof.models.outcomes import Event, Grant, Hit, Outcome, OutOfBlocks, OutOfBlocksSeen, Raised, Refused, RefusedSeen, Snapshot
 from kvproof.models.state import Seen, Tables
 
 Value = TypeVar("Value")

@@ -51,8 +51,7 @@ from kvproof.models.ops import (
     Tokens,
     Truncate,
 )
-from kvproof.models.outcomes import Grant, Hit, Snapshot
-from kvproof.models.spec import OutOfBlocksSeen, RefusedSeen
+from kvproof.models.outcomes import Grant, Hit, OutOfBlocksSeen, RefusedSeen, Snapshot
 from kvproof.models.state import Books
 
 BUFFER_OPERATIONS: Final = 256

@@ -19,7 +19,7 @@ import msgspec
 from kvproof.fuzz.traces.format import Blocks, End, Free, Header, Line, Looks, Slice, Taken, header_line
 from kvproof.models.observed import Change, Moved, Observed
 from kvproof.models.ops import AnyOp
-from kvproof.models.spec import Outcome
+from kvproof.models.outcomes import Outcome
 from kvproof.models.state import Seen, Table, Tables
 
 BUFFER_BYTES: Final = 1 << 18

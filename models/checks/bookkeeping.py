@@ -84,7 +84,6 @@ def refcounts(spec: Spec, counts: dict[int, int]) -> None:
 
 def free_list(spec: Spec, op: Op, free: dict[int, int]) -> None:
     """A free block is listed once, by nobody else, and no device work touches it."""
-    law = "release-once" if isinstance(op, Release) else "pool-conserved"
     blocks = spec.agenda.places
     if spec.agenda.launched:
         blocks = blocks.union(*[out.blocks for out in spec.agenda.launched])
@@ -94,13 +93,15 @@ def free_list(spec: Spec, op: Op, free: dict[int, int]) -> None:
                 raise Broken("pool-conserved", f"block {block} is a null block, yet it is on the free list", blocks=(block,))
             continue
         if free[block] > 1:
+            law = "release-once" if isinstance(op, Release) else "pool-conserved"
             raise Broken(law, f"block {block} is on the free list twice", blocks=(block,))
         if block in spec.owners:
             holder = next(iter(spec.owners[block]))[0]
             raise Broken(
                 "pool-conserved", f"block {block} is on the free list, but sequence {holder} lists it", blocks=(block,), sequences=(holder,)
             )
-        _not_in_use(spec, block)
+        if spec.passes or spec.steps:
+            _not_in_use(spec, block)
 
 
 def _not_in_use(spec: Spec, block: int) -> None:
@@ -133,12 +134,12 @@ def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | Non
             raise Broken("pool-conserved", f"block {block} waits for device work, but no device work touches it", blocks=(block,))
     if agenda.kept_back:
         agenda.places.update(agenda.loosened(agenda.kept_back))
-    for block in agenda.places & spec.judged if agenda.places else ():
-        agenda.kept_back.discard(block)
-        lost.discard(block)
-        if block not in free and block not in owners:
+    if agenda.places:
+        agenda.kept_back -= agenda.places
+        lost -= agenda.places
+        for block in agenda.places.intersection(spec.judged).difference(free).difference(owners):
             (agenda.kept_back if _may_be_kept_back(spec, block, retiring) else lost).add(block)
-    agenda.places.clear()
+        agenda.places.clear()
     spare = len(spec.judged) - spec.usable
     if len(lost) > spare:
         law = "no-leak" if not owners and not spec.passes and spec.any_drop else "pool-conserved"

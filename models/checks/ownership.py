@@ -10,24 +10,26 @@ from kvproof.models.checks.naming import Broken, changed_sequences, in_group, sh
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.observed import Entry, Observed
 from kvproof.models.ops import Commit, Extend, Op, Release, Reset, SwapIn, Truncate, op_name, sequences_of
-from kvproof.models.outcomes import Grant
+from kvproof.models.outcomes import Grant, Outcome
 from kvproof.models.state import Pass, Sequence
 
 if TYPE_CHECKING:
-    from kvproof.models.spec import Outcome, Spec
+    from kvproof.models.spec import Spec
 
 
 def no_aliasing(spec: Spec) -> None:
     """Sequences list one block only at the same place and where their committed tokens in it agree."""
     if len(spec.seen.holding) > 1:
         spec.exercised["no-aliasing"] += 1
-    owners = spec.owners
+    owners, held_twice = spec.owners, spec.seen.held_twice
+    if not held_twice:
+        return
     suspects: dict[int, set[Entry]] = {}
     for entry in spec.agenda.shared:
         block = _listed_at(spec, entry)
-        if block is not None and len(owners[block]) > 1:
+        if block in held_twice:
             suspects.setdefault(block, set()).add(entry)
-    for block in spec.seen.orphaned:
+    for block in spec.seen.orphaned & held_twice:
         suspects.setdefault(block, set()).update(owners[block])
     for block in sorted(suspects.keys() & spec.judged if spec.partial else suspects) if suspects else ():
         first, *others = owners[block]
@@ -65,8 +67,7 @@ def handed_out(spec: Spec, sequence: Sequence, group: int, index: int, block: in
     """A block that is handed out belongs to nobody and no device work still touches it."""
     if block not in spec.judged:
         return
-    holders = spec.owners[block]
-    others = [other for other, _, _ in holders if other != sequence.seq] if len(holders) > 1 else ()
+    others = [other for other, _, _ in spec.owners[block] if other != sequence.seq] if block in spec.seen.held_twice else ()
     if others:
         raise Broken(
             "no-aliasing",
@@ -111,14 +112,14 @@ def _given(spec: Spec, sequence: Sequence, group: int, index: int) -> str:
 
 def exclusive_write(spec: Spec, sequence: Sequence, out: Pass, targets: Set[int]) -> None:
     """The pass writes only in blocks that its sequence alone holds. `targets` are filled by its copies first."""
-    owners = spec.owners
-    for group, size, _ in spec.groups:
+    shared = spec.seen.held_twice & spec.judged
+    for group, size, _ in spec.groups if shared else ():
         table = out.tables[group]
         for index in range(out.start // size, min(out.reach[group][1], len(table))):
             block = table[index]
-            if block is None or len(owners[block]) == 1 or block not in spec.judged:
+            if block is None or block not in shared:
                 continue
-            others = [other for other, _, _ in owners[block] if other != sequence.seq]
+            others = [other for other, _, _ in spec.owners[block] if other != sequence.seq]
             positions = range(max(out.start, index * size), min(out.end, (index + 1) * size))
             if others and not (block not in targets and _rewrites(spec, sequence, out, group, positions)):
                 position = next(p for p in positions if block in targets or not _rewrites(spec, sequence, out, group, range(p, p + 1)))
@@ -284,8 +285,8 @@ def _needs(spec: Spec, sequence: Sequence, op: Extend) -> list[int]:
         if first:
             need += spec.capabilities.prefix and bool(spec.memory.where(spec.content(sequence, group, 0)))
         elif spec.capabilities.prefix or spec.capabilities.fork:
-            need += sum(block is not None and len(spec.owners[block]) > 1 for block in to_write[1:])
-            need += sequence.computed % size != 0 or any(block is not None and len(spec.owners[block]) > 1 for block in to_write[:1])
+            need += sum(block in spec.seen.held_twice for block in to_write[1:])
+            need += sequence.computed % size != 0 or any(block in spec.seen.held_twice for block in to_write[:1])
         needs.append(need)
     return needs
 

@@ -26,8 +26,8 @@ from kvproof.models.ops import (
     Reset,
     Truncate,
 )
-from kvproof.models.outcomes import Grant, Hit
-from kvproof.models.spec import Outcome, OutOfBlocksSeen, Spec
+from kvproof.models.outcomes import Grant, Hit, Outcome, OutOfBlocksSeen
+from kvproof.models.spec import Spec
 from kvproof.models.state import Books, Seen, Table
 
 PLAIN = Capabilities()

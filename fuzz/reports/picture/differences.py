@@ -19,8 +19,8 @@ from kvproof.fuzz.reports.wording import joined, numbers
 from kvproof.models.laws import BY_NAME
 from kvproof.models.memory import EMPTY
 from kvproof.models.ops import Op
-from kvproof.models.outcomes import Grant, Hit
-from kvproof.models.spec import Outcome, Spec, Violation
+from kvproof.models.outcomes import Grant, Hit, Outcome
+from kvproof.models.spec import Spec, Violation
 from kvproof.models.state import Sequence
 
 MOST_DIFFERENCES: Final = 40

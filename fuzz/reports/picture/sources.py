@@ -21,7 +21,8 @@ from kvproof.fuzz.verdicts import Finding, Report
 from kvproof.impl.checker import AdapterFault, Hung
 from kvproof.models.laws import BY_NAME
 from kvproof.models.ops import AnyOp, Op
-from kvproof.models.spec import Outcome, Violation
+from kvproof.models.outcomes import Outcome
+from kvproof.models.spec import Violation
 from kvproof.properties.lockstep import OP_SECONDS, LawBroken, Lockstep, Step, time_limit
 
 Progress: TypeAlias = Callable[[int], None]
