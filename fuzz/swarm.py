@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from bisect import bisect
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from collections.abc import Sequence as Many
 from itertools import accumulate
 from typing import Final, TypeVar
@@ -37,7 +37,7 @@ from kvproof.models.ops import (
     sequences_of,
 )
 from kvproof.models.spec import Spec
-from kvproof.models.state import Sequence
+from kvproof.models.state import Sequence, listed_blocks
 from kvproof.properties.strategies import WORDS
 
 Value = TypeVar("Value")
@@ -57,6 +57,9 @@ COLLIDING_BASES: Final = (10, 31, 33, 37, 131, 256, 257, 1000)
 STRANGERS: Final = (7, 8, 9)
 """Tokens of newcomers that should share nothing."""
 
+WARM_SHARE: Final = 1 / 3
+"""Share of programs that begin with a sequence that is computed whole, so that the next ones find something to share."""
+
 ROUNDS_SHARE: Final = 1 / 6
 """Share of programs that serve in rounds now and then, as an engine does: all that run sample a token and are extended by it together."""
 
@@ -71,7 +74,7 @@ class Config:
         sizes = [size for size in capabilities.block_sizes if size <= 4] or [min(capabilities.block_sizes)]
         self.block_size = rng.choice(sizes) if rng.random() < 0.95 else rng.choice(list(capabilities.block_sizes))
         least = 1 + len(capabilities.groups) + len(capabilities.null_blocks)
-        most = capabilities.max_blocks if rng.random() < 1 / 16 else MAX_BLOCKS
+        most = capabilities.max_blocks if rng.random() < 1 / 16 else MAX_BLOCKS * (1 + len(capabilities.groups)) // 2
         nulls = max(capabilities.null_blocks, default=-1) + 1
         tight = rng.randint(least, max(least, most))
         self.num_blocks = min(max(tight if rng.random() < 0.5 else most, nulls + 1), capabilities.max_blocks)
@@ -97,6 +100,8 @@ class Swarm:
         self._plan: deque[Op] = deque()
         """The operations that should follow, if nothing comes between."""
         self._whole_passes = self._any((0, 0.3, 0.7))
+        self._hits_rate = self._any((0, 0.3, 0.6)) if capabilities.prefix else 0.0
+        """Share of newcomers whose prompt goes on from what was computed before."""
         self._forgotten: tuple[int, Tokens] = (-1, ())
         """The whole blocks that a sequence had before it was truncated last."""
         self._beliefs: list[tuple[int, Tokens]] = []
@@ -107,6 +112,8 @@ class Swarm:
         self._namespaces = self._draw_namespaces()
         self._live = self._any((2, 3, 4, MAX_LIVE))
         self._makers, self._odds = self._draw_weights()
+        self._warm = self._random() < WARM_SHARE
+        """Whether a first sequence is computed before anything else happens."""
         self._rounds = self._random() < ROUNDS_SHARE
         """Whether all running sequences go through their passes together now and then, as they do in an engine."""
 
@@ -215,10 +222,23 @@ class Swarm:
 
     def _while_retiring(self, spec: Spec) -> Op | None:
         """A sequence was released in flight and its blocks wait: try what could take them too early."""
-        makers = [self._extend, self._admit]
+        makers = [self._extend, self._admit, self._let_go_while_read]
         makers += [self._evict] if self.capabilities.evict else []
         makers += [self._reset] if self.capabilities.reset and self._random() < 0.3 else []
         return self._any(makers)(spec)
+
+    def _let_go_while_read(self, spec: Spec) -> Op | None:
+        """The last one that holds a block lets go of it while the device reads it for another."""
+        return self._let_go_of(spec, spec.fenced().keys())
+
+    def _let_go_of(self, spec: Spec, blocks: Set[int]) -> Op | None:
+        """Someone who may do so, and holds one of `blocks`, lets go of some or all that it holds."""
+        sequence = self._pick([s for s in spec.live.values() if s.out is None and not blocks.isdisjoint(listed_blocks(spec.tables(s)))])
+        if sequence is None:
+            return None
+        if self.capabilities.truncate and sequence.computed and self._random() < 0.5:
+            return Truncate(sequence.seq, self._length(max(1, sequence.computed // 2)))
+        return Release(sequence.seq, self._any(RELEASE_REASONS))
 
     # -- tokens -------------------------------------------------------------------------------------------------------------------------------------
 
@@ -239,7 +259,7 @@ class Swarm:
         return max(1, min(length, most))
 
     def _prompt(self, spec: Spec) -> Tokens:
-        room = self.num_blocks * self.block_size
+        room = self.num_blocks // len(self.capabilities.groups) * self.block_size
         most = room + self.block_size if self._random() < 0.1 else max(2, min(room, self._blocks_at_once * self.block_size))
         if not self._said or self._random() > (0.8 if self.capabilities.prefix else 0.3):
             return self._tokens(self._length(most))
@@ -312,10 +332,27 @@ class Swarm:
     def _admit(self, spec: Spec) -> Op | None:
         if len(spec.live) >= self._live and self._random() < 0.95:
             return None
-        op = Admit(self.next_seq, self._prompt(spec), self._any(self._namespaces))
+        prompt, namespace = self._asked_before(spec) or (self._prompt(spec), self._any(self._namespaces))
+        op = Admit(self.next_seq, prompt, namespace)
         self.next_seq += 1
         self._said.append(op.prompt)
+        if self._warm:
+            self._warm = False
+            self._plan += [Extend(op.seq, len(op.prompt)), *self._device_work(), Commit(op.seq)]
         return op
+
+    def _asked_before(self, spec: Spec) -> tuple[Tokens, Namespace] | None:
+        """A prompt that goes on from what was computed in the same namespace, so that there is something to adopt."""
+        if self._random() > self._hits_rate:
+            return None
+        sequence = self._pick(
+            [s for s in spec.sequences.values() if s.computed >= self.block_size or (s.gone and len(s.known) > self.block_size)]
+        )
+        if sequence is None:
+            return None
+        known = tuple(sequence.known[: sequence.computed or None])
+        shared = known if self._random() < 0.6 else known[: self._length(len(known))]
+        return shared + self._tokens(self._any((1, 1, 2, self.block_size))), sequence.namespace
 
     def _squeeze(self, spec: Spec) -> Op | None:
         """A newcomer that shares nothing and needs a little more than what is free without evicting: what goes first shows the policy."""
@@ -380,9 +417,16 @@ class Swarm:
             drafts = self._continuation(sequence, self._between(1, self.block_size + 1))
             self._said.append((*sequence.known, *drafts))
         op = Extend(sequence.seq, count, drafts)
-        waiting = self._pick([s for s in spec.live.values() if s.computed == 0 and s is not sequence])
-        if self.capabilities.prefix and waiting is not None and spec.exhausted(op) and self._random() < 0.5:
-            # What fails must change nothing, not even what another sequence could match.
+        if spec.exhausted(op):
+            return self._without_room(spec, op)
+        return op
+
+    def _without_room(self, spec: Spec, op: Extend) -> Op | None:
+        """Where the pool has no room for `op`, someone mostly makes way, as in an engine. What fails must change nothing, not even what another sequence could match."""
+        if self._random() < 0.8:
+            return self._release(spec)
+        waiting = self._pick([s for s in spec.live.values() if s.computed == 0 and s.seq != op.seq])
+        if self.capabilities.prefix and waiting is not None and self._random() < 0.5:
             self._plan.clear()
             self._plan += [op, Match(waiting.seq)]
             return Match(waiting.seq)
@@ -450,14 +494,21 @@ class Swarm:
             extends.append(Extend(sequence.seq, 1, drafts))
         waiting = [s for s in spec.live.values() if s.out is None and s.computed < len(s.known)]
         self._plan += [*extends, *(Extend(s.seq, len(s.known) - s.computed) for s in waiting)]
-        if self._plan and self.capabilities.steps:
-            self._plan += [BeginStep(), EndStep()]
+        if self._plan:
+            self._plan += self._device_work()
+
+    def _device_work(self) -> tuple[Op, ...]:
+        """What runs the passes that wait, where they do not run by themselves."""
+        return (BeginStep(), EndStep()) if self.capabilities.steps else ()
 
     def _truncate(self, spec: Spec) -> Op | None:
-        sequence = self._pick([s for s in spec.live.values() if s.computed])
-        if sequence is None:
-            return None
-        length = self._length(sequence.computed)
+        cut = self._cut_of_others(spec) if self._random() < 0.5 else None
+        if cut is None:
+            sequence = self._pick([s for s in spec.live.values() if s.computed])
+            if sequence is None:
+                return None
+            cut = sequence, self._length(sequence.computed)
+        sequence, length = cut
         if self._random() < 0.5:
             self._plan_going_on(sequence, length)
         if self._random() < 0.5:  # what a cache that keeps forgotten tokens, or forgotten blocks, would believe after the next append
@@ -465,12 +516,28 @@ class Swarm:
             self._forgotten = (sequence.seq, tuple(sequence.known[: sequence.computed - sequence.computed % self.block_size]))
         return Truncate(sequence.seq, length)
 
+    def _cut_of_others(self, spec: Spec) -> tuple[Sequence, int] | None:
+        """A sequence, and a length for it that ends within a block which others count on: they hold it, the device reads it, or the index has it."""
+        counted_on = self._any((spec.seen.held_twice, spec.fenced().keys(), spec.seen.books.cached)) or spec.seen.held_twice
+        places = [
+            (sequence, index * size, size)
+            for sequence in spec.live.values()
+            if sequence.computed and sequence.out is None
+            for (_, size, _), table in zip(spec.groups, spec.tables(sequence), strict=True)
+            for index, block in enumerate(table[: -(-sequence.computed // size)])
+            if block in counted_on
+        ]
+        if not places:
+            return None
+        sequence, first, size = self._any(places)
+        length = max(1, min(first + self._between(0, size - 1), sequence.computed))
+        return (sequence, length) if _reaches(spec, sequence, length) else None
+
     def _plan_going_on(self, sequence: Sequence, length: int) -> None:
         """After a truncation to `length` the sequence goes on at once, often past what it had before."""
         tokens = self._tokens(self._any((1, self.block_size, sequence.computed - length + self.block_size)))
-        passes = (BeginStep(), EndStep()) if self.capabilities.steps else ()
         self._plan.clear()
-        self._plan += [Append(sequence.seq, tokens), Extend(sequence.seq, len(tokens)), *passes, Commit(sequence.seq)]
+        self._plan += [Append(sequence.seq, tokens), Extend(sequence.seq, len(tokens)), *self._device_work(), Commit(sequence.seq)]
         self._learn(sequence, tokens)
 
     def _fork(self, spec: Spec) -> Op | None:
@@ -483,6 +550,15 @@ class Swarm:
         return Fork(parent.seq, self.next_seq - 1)
 
     def _release(self, spec: Spec) -> Op | None:
+        if spec.steps and spec.seen.held_twice and self._random() < 0.5:
+            in_flight = self._pick([s for s in spec.live.values() if s.out is not None and s.out.launched and not s.out.finished])
+            if in_flight is not None:
+                # Whoever shares a block with it goes next, while the device still reads that block.
+                other = self._let_go_of(spec, listed_blocks(spec.tables(in_flight)) & spec.seen.held_twice)
+                if other is not None:
+                    self._plan.clear()
+                    self._plan.append(other)
+                    return Release(in_flight.seq, self._any(RELEASE_REASONS))
         sequence = self._pick(list(spec.live.values()))
         return None if sequence is None else Release(sequence.seq, self._any(RELEASE_REASONS))
 
@@ -525,6 +601,15 @@ class Swarm:
 
     def _between(self, low: int, high: int) -> int:
         return low + int(self._random() * (high - low + 1))
+
+
+def _reaches(spec: Spec, sequence: Sequence, length: int) -> bool:
+    """Whether every window that ends at `length` still has its first block."""
+    return all(
+        window is None or table[max(0, length - window + 1) // size] is not None
+        for (_, size, window), table in zip(spec.groups, spec.tables(sequence), strict=True)
+        if table
+    )
 
 
 def _move_digit(one: int, two: int) -> tuple[int, int]:

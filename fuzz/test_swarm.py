@@ -121,6 +121,14 @@ def test_what_breaks_caches_is_asked_for(whole):
     assert any(program.config.block_size == 1 for program in whole)
 
 
+def test_prefixes_are_adopted_and_rolled_back_into(whole):
+    adopted = sum(bool(getattr(outcome, "adopted", 0)) for program in whole for outcome in program.outcomes)
+    copies = sum(bool(getattr(outcome, "copies", ())) for program in whole for outcome in program.outcomes)
+    first = sum(isinstance(op, Admit) for program in whole for op in program.ops)
+    assert adopted > first / 20
+    assert copies > adopted / 4
+
+
 def test_look_ups_find_something_and_nothing(synchronous):
     hits = Counter()
     for program in synchronous:

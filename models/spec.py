@@ -33,7 +33,7 @@ from kvproof.models.checks import Broken
 from kvproof.models.evidence import NO_EVIDENCE, Evidence
 from kvproof.models.meanings import MEANING
 from kvproof.models.observed import Change
-from kvproof.models.ops import Admit, Extend, Match, Op, Release
+from kvproof.models.ops import Extend, Match, Op, Release
 from kvproof.models.outcomes import Died, Outcome, OutOfBlocksSeen, Raised, RefusedSeen
 from kvproof.models.preconditions import ENABLED
 from kvproof.models.remembered import Remembered
@@ -130,7 +130,7 @@ class Spec(Remembered):
     def _it_happened(self, op: Op, outcome: Outcome) -> None:
         kind = type(op)
         MEANING[kind](self, op, outcome)
-        if self.hits and kind is not Match and kind is not Admit and not self.idle_release:
+        if self.hits and kind is not Match and not self.idle_release:
             self.hits.clear()
 
     def _nothing_happened(self, op: Op, outcome: Outcome) -> None:

@@ -263,6 +263,19 @@ CASES = [
         {"fork": True},
     ),
     Case(
+        "copy-before-write",
+        "a copy names another group than the one that lists the block",
+        ("fork copies block 1 to block 3 for the layers of group 0", "block 3 is listed in group 1"),
+        [
+            Do(Admit(0, (1, 2))),
+            Do(Extend(0, 1), tables={0: ([0], [1])}),
+            Do(Commit(0)),
+            Do(Fork(0, 1), Grant(copies=[(0, 0, 2), (0, 1, 3)]), tables={1: ([2], [3])}),
+        ],
+        {-1: Do(Fork(0, 1), Grant(copies=[(0, 0, 2), (1, 1, 3)]), tables={1: ([2], [3])})},
+        {"groups": (Group(), Group()), "fork": True},
+    ),
+    Case(
         "copy-batch-sound",
         "a block is source and destination at once",
         ("block 1 is both source and destination in one grant of fork",),

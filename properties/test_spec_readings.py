@@ -82,6 +82,10 @@ class TestPublishing:
         assert law(script, prefix=True, steps=True) == "published-is-committed"
         assert law([*script[:-1], Do(BeginStep()), Do(Release(0))], prefix=True, steps=True) is None
 
+    def test_an_admission_may_work_off_what_was_put_off(self):
+        script = [*computed(0, (1, 2), [0]), Do(Admit(1, (1, 2, 3))), Do(Match(1), Hit(0)), Do(Admit(2, (9,))), Do(Match(1), Hit(2))]
+        assert law(script, prefix=True) is None
+
     def test_an_adoption_needs_no_match(self):
         script = [*computed(0, (1, 2), [0]), Do(Admit(1, (1, 2, 3))), Do(Extend(1, 1), Grant(adopted=2), tables={1: [0, 1]})]
         assert law(script, prefix=True) is None

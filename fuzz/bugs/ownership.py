@@ -263,6 +263,19 @@ class CopyIsNotIssued(PagedCache):
 
 
 @seeded(
+    "copy-names-the-first-group",
+    laws=("copy-before-write",),
+    story="In a model with sliding windows, parallel samples of one prompt forget its last tokens in half of the layers.",
+    on=SynchronousHybridAdapter,
+)
+class CopyNamesTheFirstGroup(PagedCache):
+    """Has every copy done in the layers of the first group."""
+
+    def _copy_tails(self, state: SequenceState, groups: Iterable[int]) -> Copies:
+        return tuple([(0, source, target) for _, source, target in super()._copy_tails(state, groups)])
+
+
+@seeded(
     "copy-goes-backwards",
     laws=("copy-before-write", "own-content", "initialised-read"),
     story="Forking a request erases the end of the one that it was forked from.",

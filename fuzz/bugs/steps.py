@@ -70,6 +70,30 @@ class FenceWaitsForTheOldestStep(PagedCache):
 
 
 @seeded(
+    "cancel-in-flight-counts-on-other-holders",
+    laws=("fenced-reuse", "refcount-equals-holders"),
+    story="A request is cancelled while it runs, another one with the same prompt is rolled back at that moment, and a third one is corrupted.",
+    like=("B20", "B29"),
+    on=ProductionAdapter,
+    needs_long=True,
+)
+class CancelInFlightCountsOnOtherHolders(PagedCache):
+    """Lets go at once of what others hold too, as if they held it until the step has ended."""
+
+    def _let_go(self, state: SequenceState) -> None:
+        pinned = self._open.get(state.step) if state.target else None
+        kept = 0 if pinned is None else len(pinned)
+        super()._let_go(state)
+        if pinned is not None:
+            left, pinned[kept:] = pinned[kept:], []
+            for block in left:
+                if self._pool.refs[block] > 1:
+                    self._pool.drop([block])
+                else:
+                    pinned.append(block)
+
+
+@seeded(
     "copy-source-held-until-launch-only",
     laws=("fenced-reuse",),
     story="Under load, a block that is being copied is overwritten while it is read.",

@@ -158,6 +158,16 @@ def copy_batch(spec: Spec, op: Op, grant: Grant) -> None:
                 blocks=(target,),
                 sequences=sequences_of(op),
             )
+        groups = {entry[1] for entry in spec.owners.get(target, ())}
+        if groups and group not in groups:
+            raise Broken(
+                "copy-before-write",
+                f"{op_name(op)} copies block {source} to block {target} for the layers of group {group}, but block {target} is listed in group {min(groups)}, "
+                "whose layers find nothing there",
+                blocks=(source, target),
+                sequences=sequences_of(op),
+                group=group,
+            )
         sources.add((group, source))
         targets.add((group, target))
     both = sorted(sources & targets)

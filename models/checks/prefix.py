@@ -60,7 +60,7 @@ def steady_hit(spec: Spec, op: Match, tokens: int) -> None:
     if said != tokens:
         raise Broken(
             "failure-changes-nothing",
-            f"match found {said} tokens for the prompt of sequence {op.seq} before and {tokens} now, though every operation in between failed or had nothing to do",
+            f"match found {said} tokens for the prompt of sequence {op.seq} before and {tokens} now, though every operation in between failed or only looked",
             sequences=(op.seq,),
         )
 
