@@ -272,6 +272,9 @@ class Swarm:
         cut = base[: self._length(len(base))]
         if habit < 0.6:
             return cut + self._tokens(self._any((0, 1, self.block_size)))
+        if habit < 0.65:
+            # A beginning that repeats: an index that is off by a block finds its own tokens again.
+            return (base[: self.block_size * self._between(1, 2)] + base)[:most]
         return self._mutate(base)[:most] + self._tokens(self._any((0, 1)))
 
     def _computed(self, spec: Spec) -> Tokens:
@@ -411,9 +414,10 @@ class Swarm:
             count = self.block_size - sequence.computed % self.block_size + self._any((-1, 0, 0, 1))
         else:
             count = self._between(1, left)
-        count = max(1, min(count, left))
+        # A request for more than is known is cut to it.
+        count = max(1, min(count, left)) if self._random() < 0.95 else left + self._between(1, self.block_size)
         drafts: Tokens = ()
-        if sequence.computed and count == left and self._random() < self._draft_rate:
+        if sequence.computed and count >= left and self._random() < self._draft_rate:
             drafts = self._continuation(sequence, self._between(1, self.block_size + 1))
             self._said.append((*sequence.known, *drafts))
         op = Extend(sequence.seq, count, drafts)
@@ -606,9 +610,8 @@ class Swarm:
 def _reaches(spec: Spec, sequence: Sequence, length: int) -> bool:
     """Whether every window that ends at `length` still has its first block."""
     return all(
-        window is None or table[max(0, length - window + 1) // size] is not None
+        window is None or None not in table[max(0, length - window + 1) // size :][:1]
         for (_, size, window), table in zip(spec.groups, spec.tables(sequence), strict=True)
-        if table
     )
 
 

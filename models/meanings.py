@@ -97,7 +97,7 @@ def release(spec: Spec, op: Release, outcome: Outcome) -> None:
     sequence = spec.live.get(op.seq)
     if sequence is None or (op.reason == "preempt" and sequence.computed == 0 and sequence.out is None and not sequence.swapped):
         spec.ask(checks.repeated_release, op, outcome)
-        spec.idle_release = True
+        spec.idle_release = sequence is None
         return
     if type(outcome) is Died:
         checks.dead_release(op, outcome.error)

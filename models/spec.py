@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from kvproof.models import checks, holders
+from kvproof.models import checks, holders, uses
 from kvproof.models.agenda import Agenda
 from kvproof.models.aside import Aside
 from kvproof.models.capabilities import Capabilities
@@ -136,6 +136,9 @@ class Spec(Remembered):
     def _nothing_happened(self, op: Op, outcome: Outcome) -> None:
         """The operation failed: nothing may have changed, and there must have been a reason."""
         self.ask(checks.failure_changes_nothing, op)
+        if self.lru and isinstance(op, Extend):
+            # It may have looked up what it would have adopted, and a cache may take that for a use.
+            uses.seen_content(self, self.live[op.seq], len(self.live[op.seq].path))
         if isinstance(op, Extend) and isinstance(outcome, OutOfBlocksSeen | Died) and not self.memory.blurred:
             raised = "OutOfBlocks" if isinstance(outcome, OutOfBlocksSeen) else outcome.error
             self.ask(checks.no_spurious_exhaustion, op, raised)

@@ -86,6 +86,10 @@ class TestPublishing:
         script = [*computed(0, (1, 2), [0]), Do(Admit(1, (1, 2, 3))), Do(Match(1), Hit(0)), Do(Admit(2, (9,))), Do(Match(1), Hit(2))]
         assert law(script, prefix=True) is None
 
+    def test_a_waiting_request_that_is_preempted_may_skip_the_index_from_then_on(self):
+        script = [*computed(0, (1, 2), [0]), Do(Admit(1, (1, 2, 3))), Do(Match(1), Hit(2)), Do(Release(1, "preempt")), Do(Match(1), Hit(0))]
+        assert law(script, prefix=True) is None
+
     def test_an_adoption_needs_no_match(self):
         script = [*computed(0, (1, 2), [0]), Do(Admit(1, (1, 2, 3))), Do(Extend(1, 1), Grant(adopted=2), tables={1: [0, 1]})]
         assert law(script, prefix=True) is None
@@ -338,6 +342,15 @@ class TestTables:
     def test_entries_out_of_the_window_may_be_skipped_or_kept(self):
         for table in ([None, None, 2], [None, 1, 2], [0, 1, 2]):
             assert law([*out(0, (1, 2, 3), [0, 1, 2]), Do(Commit(0), tables={0: table})], groups=WINDOW_2, block_size=1) is None
+
+    def test_a_window_of_one_token_needs_no_room(self):
+        script = [
+            Do(Admit(0, (1, 2))),
+            Do(Extend(0, 1), tables={0: [None]}),
+            Do(Commit(0)),
+            Do(Extend(0, 1, (5,)), tables={0: [None, None, None]}),
+        ]
+        assert law(script, groups=(Group("sliding_window", window=1),), block_size=1, drafts=True) is None
 
     def test_a_pass_may_skip_positions_that_nobody_will_read(self):
         script = [Do(Admit(0, (1, 2, 3, 4))), Do(Extend(0, 4), tables={0: [None, None, 0, 1]}), Do(Commit(0))]

@@ -107,9 +107,11 @@ def _count_reading(spec: Spec, sequence: Sequence, group: int) -> None:
 def room(spec: Spec, sequence: Sequence, out: Pass) -> None:
     """The table has a block for every position that the pass writes.
 
-    A windowed group may leave out positions that no token after the pass can read, all drafts rejected.
+    A windowed group may leave out positions that no token after the pass can read, all drafts rejected; with a window of 1 those are all.
     """
     for group, size, window in spec.groups:
+        if window == 1:  # no token reads another
+            continue
         table = out.tables[group]
         needed_from = out.start if window is None else max(out.start, window_low(out.known_end, window))
         for index in range(needed_from // size, out.reach[group][1]):
