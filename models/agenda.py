@@ -48,10 +48,10 @@ class Agenda:
         self.lost: set[int] = set()
         """Blocks that are neither free nor held, and that nothing pins."""
         self.settled: set[int] = set()
-        """Blocks that may be idle and matchable since this operation."""
+        """Blocks that may be idle and matchable since the order of an eviction was judged last."""
         self.mistold: set[int] = set()
         """Blocks on which events and books disagree."""
-        self._of_one_operation = (self.entries, self.shared, self.launched, self.finished, self.unpinned, self.settled)
+        self._of_one_operation = (self.entries, self.shared, self.launched, self.finished, self.unpinned)
 
     def begin(self, observed: Observed) -> None:
         """A new operation was observed."""

@@ -6,18 +6,16 @@ is taken back when its sequence is released.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.memory import Work
 from kvproof.models.ops import Extend
 from kvproof.models.outcomes import Grant
-from kvproof.models.state import Pass, Sequence
+from kvproof.models.state import NO_BLOCKS, Pass, Sequence
 
 if TYPE_CHECKING:
     from kvproof.models.spec import Spec
-
-NO_BLOCKS: Final[frozenset[int]] = frozenset()
 
 
 def new_pass(spec: Spec, sequence: Sequence, op: Extend, grant: Grant) -> Pass:

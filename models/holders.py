@@ -9,10 +9,9 @@ from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from kvproof.models import checks, uses
-from kvproof.models.device import NO_BLOCKS
 from kvproof.models.observed import Change
 from kvproof.models.ops import Op, Release
-from kvproof.models.state import Pass, Sequence
+from kvproof.models.state import NO_BLOCKS, Pass, Sequence
 
 if TYPE_CHECKING:
     from kvproof.models.spec import Spec

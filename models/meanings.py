@@ -10,7 +10,6 @@ from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Final
 
 from kvproof.models import checks, device, holders, uses
-from kvproof.models.device import NO_BLOCKS
 from kvproof.models.memory import Work
 from kvproof.models.ops import (
     Admit,
@@ -30,7 +29,7 @@ from kvproof.models.ops import (
     Truncate,
 )
 from kvproof.models.outcomes import ContractBroken, Died, Grant, Hit, Outcome, Raised
-from kvproof.models.state import Sequence
+from kvproof.models.state import NO_BLOCKS, Sequence
 
 if TYPE_CHECKING:
     from kvproof.models.spec import Spec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,8 @@ Table: TypeAlias = tuple[int | None, ...]
 
 Tables: TypeAlias = tuple[Table, ...]
 """One block table for each group."""
+
+NO_BLOCKS: Final[frozenset[int]] = frozenset()
 
 
 def listed_blocks(tables: Tables) -> set[int]:

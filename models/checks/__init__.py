@@ -83,5 +83,5 @@ def everything(spec: Spec, op: Op) -> None:
             ask(events)
     if spec.tight and changed:
         ask(tail_waste, changed)
-    if spec.lru and (spec.evicted or agenda.settled):
+    if spec.evicted:
         ask(eviction_order)

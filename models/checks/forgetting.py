@@ -82,6 +82,7 @@ def eviction_order(spec: Spec) -> None:
     if free is None or cached is None:
         return
     recency.idle(spec.agenda.settled)
+    spec.agenda.settled.clear()
     for out in spec.evicted:
         older = recency.older(out.used_at, idle=lambda block: block in free and block in cached and block not in spec.owners)
         earlier = [block for block in recency.companions(out) if _goes_before(spec, recency.let_go[block], out.let_go)]
