@@ -263,6 +263,20 @@ CASES = [
         {"fork": True},
     ),
     Case(
+        "copy-before-write",
+        "the tail of one group is copied as if it were of another",
+        ("copies block 1 to block 3 as one of group 0", "sequence 1 lists block 3 in group 1"),
+        [
+            Do(Admit(0, (1, 2))),
+            Do(Extend(0, 1), tables={0: ([0], [1])}),
+            Do(Commit(0)),
+            Do(Fork(0, 1), tables={1: ([0], [1])}),
+            Do(Extend(1, 1), Grant(copies=[(0, 0, 2), (0, 1, 3)]), tables={1: ([2], [3])}),
+        ],
+        {-1: Do(Extend(1, 1), Grant(copies=[(0, 0, 2), (1, 1, 3)]), tables={1: ([2], [3])})},
+        {"fork": True, "groups": (Group(), Group())},
+    ),
+    Case(
         "copy-batch-sound",
         "a block is source and destination at once",
         ("block 1 is both source and destination in one grant of fork",),

@@ -168,8 +168,25 @@ def copy_batch(spec: Spec, op: Op, grant: Grant) -> None:
             sequences=sequences_of(op),
         )
     if grant.copies:
+        _copied_for_its_group(spec, op, grant)
         spec.exercised["copy-batch-sound"] += 1
         spec.exercised["copy-before-write"] += 1
+
+
+def _copied_for_its_group(spec: Spec, op: Op, grant: Grant) -> None:
+    """A copy moves the keys and values of the layers of its group: they must be those of the group whose table goes on with it."""
+    writer = sequences_of(op)[-1]
+    tables = spec.tables(spec.live[writer])
+    for group, source, target in grant.copies:
+        listing = [other for other, table in enumerate(tables) if target in table]
+        if listing and group not in listing:
+            raise Broken(
+                "copy-before-write",
+                f"{op_name(op)} copies block {source} to block {target} as one of group {group}, and sequence {writer} lists block {target} in group"
+                f" {listing[0]}: the keys and values of that group are not copied",
+                blocks=(source, target),
+                sequences=(writer,),
+            )
 
 
 def repeated_release(spec: Spec, op: Release, outcome: Outcome) -> None:
