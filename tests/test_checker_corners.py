@@ -203,3 +203,10 @@ def test_a_capacity_that_is_no_number_is_named():
     for num_blocks, told in ((4, "raised ZeroDivisionError"), (3, "gave NoneType None; it must give the number of usable blocks")):
         with pytest.raises(AdapterFault, match=rf"Adapter\.capabilities\(\): capacity\({num_blocks}\) {told}"):
             Checked(target, read_capabilities(target), num_blocks=num_blocks, block_size=2)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, set, frozenset])
+def test_null_blocks_may_come_in_any_collection(kind):
+    target = claiming(null_blocks=kind([2]))
+    target.block_table = lambda self, seq, group: [2, 1]
+    assert Checked(target, read_capabilities(target), num_blocks=4, block_size=2).tables(0) == ((None, 1),)
