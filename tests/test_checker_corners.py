@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 import pytest
 
-from kvproof.impl.checker import AdapterFault, Checked, read_capabilities
+from kvproof.impl.checker import AdapterFault, Checked, Raises, read_capabilities
 from kvproof.impl.production.adapter import ProductionAdapter
 from kvproof.models.capabilities import Group
-from kvproof.models.ops import Reset
-from kvproof.models.outcomes import Snapshot
+from kvproof.models.ops import Admit, BeginStep, EndStep, Reset
+from kvproof.models.outcomes import Event, Refused, Snapshot
+from kvproof.models.spec import RefusedSeen
 
 
 def claiming(**claims):
@@ -33,6 +36,31 @@ def test_a_window_and_a_block_may_be_of_one_token():
 
 def test_a_capacity_may_be_nothing():
     assert read_capabilities(claiming(capacity=0)).capacity == 0
+
+
+@pytest.mark.parametrize(
+    ("group", "told"),
+    [
+        ("full", "groups holds str 'full'"),
+        (Group(kind="half"), "there is no group kind 'half'"),
+        (Group(kind="sliding_window"), "needs a window of 1 token or more, not None"),
+    ],
+)
+def test_every_group_is_checked(group, told):
+    with pytest.raises(AdapterFault, match=told):
+        read_capabilities(claiming(groups=(Group(), group)))
+
+
+@pytest.mark.parametrize("capacity", ["", 0.0, -1])
+def test_a_capacity_is_a_number_of_blocks(capacity):
+    with pytest.raises(AdapterFault, match=f"capacity is {type(capacity).__name__} {capacity!r}; give a number"):
+        read_capabilities(claiming(capacity=capacity))
+
+
+@pytest.mark.parametrize("sizes", [(), (2, 0), (2, 2.0)])
+def test_block_sizes_are_numbers_of_tokens(sizes):
+    with pytest.raises(AdapterFault, match=r"block_sizes is \(.*\); give at least one, each 1 or more"):
+        read_capabilities(claiming(block_sizes=sizes))
 
 
 def showing(**books):
@@ -111,3 +139,74 @@ def test_counts_of_another_type_of_integer_are_read_like_plain_ones():
     target = claiming(null_blocks=frozenset({2}))
     target.snapshot = lambda self: Snapshot(refcounts=counts)
     assert Checked(target, read_capabilities(target), num_blocks=4, block_size=2).books().refcounts == {}
+
+
+def test_the_reason_of_an_event_is_kept():
+    target = claiming()
+    target.take_events = lambda self: [Event("removed", [1], "evicted")]
+    assert Checked(target, read_capabilities(target), num_blocks=4, block_size=2).events() == [Event("removed", (1,), "evicted")]
+
+
+def test_the_step_that_is_named_ends_and_is_open_still_where_its_end_is_refused():
+    target = claiming()
+    target.begin_step = lambda self: 7 + len(made._open_steps)
+    target.end_step = lambda self, step: ended.append(step)
+    ended = []
+    made = Checked(target, read_capabilities(target), num_blocks=4, block_size=2)
+    assert [made.do(BeginStep()) for _ in range(3)] == [7, 8, 9]
+    made.do(EndStep(1))
+    made.do(EndStep(1))
+    assert ended == [8, 9]
+    target.end_step = refuse
+    assert made.do(EndStep()) == RefusedSeen("not now")
+    target.begin_step = lambda self: 7
+    with pytest.raises(AdapterFault, match="returned 7, the id of a step that is still open"):
+        made.do(BeginStep())
+
+
+def refuse(self, step):
+    raise Refused("not now")
+
+
+def test_an_adapter_need_not_derive_from_the_base_class():
+    class Plain:
+        def __init__(self, *, num_blocks, block_size):
+            pass
+
+        def admit(self, seq, prompt, namespace):
+            raise ValueError("no")
+
+    made = Checked(Plain, ProductionAdapter.capabilities(), num_blocks=4, block_size=2)
+    with pytest.raises(Raises, match=r"admit\(0, \(1,\)\) raised ValueError: no at") as caught:
+        made.do(Admit(0, (1,)))
+    assert not caught.value.by_cache
+
+
+def test_an_adapter_that_exits_has_raised():
+    target = claiming()
+    target.admit = lambda self, seq, prompt, namespace: sys.exit("enough")
+    with pytest.raises(Raises, match=r"admit\(0, \(1,\)\) raised SystemExit: enough at"):
+        Checked(target, read_capabilities(target), num_blocks=4, block_size=2).do(Admit(0, (1,)))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_wrong_table_among_all_is_named_by_its_sequence_and_group(groups):
+    target = claiming(groups=(Group(),) * groups)
+    target.block_table = lambda self, seq, group: [seq, group]
+    made = Checked(target, read_capabilities(target), num_blocks=4, block_size=2)
+    with pytest.raises(AdapterFault, match=r"block_table\(4, 0\) holds block 4, but the pool has blocks 0 to 3"):
+        made.all_tables([1, 4], {})
+
+
+def test_a_capacity_that_is_no_number_is_named():
+    target = claiming(capacity=lambda num_blocks: 1 // 0 if num_blocks == 4 else None)
+    for num_blocks, told in ((4, "raised ZeroDivisionError"), (3, "gave NoneType None; it must give the number of usable blocks")):
+        with pytest.raises(AdapterFault, match=rf"Adapter\.capabilities\(\): capacity\({num_blocks}\) {told}"):
+            Checked(target, read_capabilities(target), num_blocks=num_blocks, block_size=2)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, set, frozenset])
+def test_null_blocks_may_come_in_any_collection(kind):
+    target = claiming(null_blocks=kind([2]))
+    target.block_table = lambda self, seq, group: [2, 1]
+    assert Checked(target, read_capabilities(target), num_blocks=4, block_size=2).tables(0) == ((None, 1),)

@@ -34,9 +34,9 @@ def _importable(monkeypatch):
 
 
 def test_conditions_operators_numbers_and_statements_are_changed_and_messages_are_not():
-    from benchmarks.mutants.sources import mutants
+    from benchmarks.mutants.sources import mutants, ordinary
 
-    made = [mutant for mutant, _ in mutants("pool", SOURCE)]
+    made = [mutant for mutant, _ in mutants("pool", SOURCE, ordinary)]
     assert {mutant.function for mutant in made} == {"Pool.take"}
     assert {mutant.after for mutant in made} == {
         "count <= self.free",
@@ -50,7 +50,7 @@ def test_conditions_operators_numbers_and_statements_are_changed_and_messages_ar
 
 
 def test_the_code_of_a_mutant_does_what_it_says():
-    from benchmarks.mutants.sources import mutants
+    from benchmarks.mutants.sources import mutants, ordinary
 
     class Pool:
         free, ok = 5, True
@@ -58,7 +58,7 @@ def test_the_code_of_a_mutant_does_what_it_says():
         def take(self, count):
             raise NotImplementedError
 
-    [code] = [code for mutant, code in mutants("pool", SOURCE) if mutant.after == "self.free += count"]
+    [code] = [code for mutant, code in mutants("pool", SOURCE, ordinary) if mutant.after == "self.free += count"]
     Pool.take.__code__ = code
     pool = Pool()
     with pytest.raises(ValueError, match="no room"):
@@ -69,10 +69,10 @@ def test_the_code_of_a_mutant_does_what_it_says():
 def test_every_mutant_of_the_production_cache_can_be_put_in():
     from benchmarks.mutants import __main__ as command
     from benchmarks.mutants.kill import function
-    from benchmarks.mutants.sources import mutants
+    from benchmarks.mutants.sources import mutants, ordinary
 
     module = "kvproof.impl.production.pool"
-    for mutant, code in mutants(module, command._source(module)):
+    for mutant, code in mutants(module, command._source(module), ordinary):
         assert len(function(mutant).__code__.co_freevars) == len(code.co_freevars)
 
 
@@ -112,11 +112,11 @@ def test_the_report_tells_the_score_and_the_survivors(capsys, tmp_path, monkeypa
 def test_the_suite_notices_a_mutant_and_not_the_unchanged_code(monkeypatch):
     from benchmarks.mutants import __main__ as command
     from benchmarks.mutants import kill
-    from benchmarks.mutants.sources import mutants
+    from benchmarks.mutants.sources import mutants, ordinary
 
     monkeypatch.setattr(kill, "PROGRAMS", 12)
     module = "kvproof.impl.production.pool"
-    made = list(mutants(module, command._source(module)))
+    made = list(mutants(module, command._source(module), ordinary))
     dropped = next((mutant, code) for mutant, code in made if mutant.after == "left out: refs[block] = count - 1")
     told, _ = kill.verdict(*dropped, ())
     assert told.startswith("law ")
@@ -128,10 +128,72 @@ def test_the_suite_notices_a_mutant_and_not_the_unchanged_code(monkeypatch):
 
 
 def test_every_mutant_that_is_explained_is_one_that_there_is():
-    from benchmarks.mutants.__main__ import MODULES, _reasons, _source
-    from benchmarks.mutants.sources import mutants
+    from benchmarks.mutants.__main__ import KINDS, MODULES, _reasons, _source
 
     made = {
-        (mutant.function, f"{mutant.before}  ->  {mutant.after}") for module in MODULES for mutant, _ in mutants(module, _source(module))
+        (mutant.function, f"{mutant.before}  ->  {mutant.after}")
+        for make in KINDS.values()
+        for module in MODULES
+        for mutant, _ in make(module, _source(module))
     }
     assert _reasons().keys() - made == set()
+
+
+FURTHER = """
+def f(self, a, b):
+    with self.lock:
+        for x in a[b:]:
+            if x < 1 and b:
+                continue
+            a.append("key")
+        try:
+            b += -(a // 2)
+        except KeyError:
+            return list(b)
+"""
+
+
+def test_further_changes_are_those_of_the_maintained_tools():
+    from benchmarks.mutants.further import further
+    from benchmarks.mutants.sources import mutants
+
+    made = list(mutants("module", FURTHER, further))
+    assert [mutant.after for mutant, _ in made] == [
+        "left out: with self.lock:",
+        "once: for x in a[b:]:",
+        "for x in ():",
+        ":",
+        "b + 1:",
+        "b - 1:",
+        "if not (x < 1 and b):",
+        "always: if True:",
+        "b",
+        "x < 1",
+        "x > 1",
+        "0",
+        "break",
+        "a.append(None)",
+        "a.insert(0, 'key')",
+        "'key_'",
+        "left out: except KeyError:",
+        "b = -(a // 2)",
+        "a // 2",
+        "a % 2",
+        "a",
+        "2",
+        "1",
+        "list(None)",
+        "b",
+    ]
+
+
+def test_a_fault_by_hand_is_text_that_is_there_once(monkeypatch):
+    from benchmarks.mutants import by_hand
+
+    fault = by_hand.Fault("pool", "Pool.take", "more is taken than there is", "count < self.free", "count < 9")
+    monkeypatch.setattr(by_hand, "_faults", lambda module: [fault])
+    [(mutant, code)] = by_hand.by_hand("pool", SOURCE)
+    assert (mutant.line, mutant.before, mutant.after) == (10, "count < self.free", "more is taken than there is")
+    assert 9 in code.co_consts
+    with pytest.raises(ValueError, match=r"Pool.take has 0 times, not once: 'count < self.free'; mend by_hand.toml"):
+        list(by_hand.by_hand("pool", SOURCE.replace("<", ">")))

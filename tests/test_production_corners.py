@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError, fields
+
 import pytest
 
 from kvproof.impl.production import GroupSpec, PagedCache, WorkerMirror
-from kvproof.impl.production.errors import OutOfBlocks, TooManyAccepted, WindowPassed
+from kvproof.impl.production.errors import CacheError, OutOfBlocks, TooManyAccepted, WindowPassed
 from kvproof.impl.production.groups import layouts_of
+from kvproof.impl.production.records import BlockEvent, ExtendGrant, HostCopies, StepPlan, TableDelta
 from kvproof.impl.production.sequence import deepest_first
 
 WINDOWED = (GroupSpec(), GroupSpec("sliding_window", window=3))
@@ -309,3 +312,105 @@ def grow(cache, seq, token):
     cache.extend(seq, 1)
     cache.end_step(cache.begin_step().step)
     cache.commit(seq)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ExtendGrant(),
+        TableDelta(0, 0, 0, ()),
+        StepPlan(1),
+        HostCopies(0),
+        BlockEvent("cleared"),
+        PagedCache(1, 1).books(),
+        PagedCache(1, 1).stats(),
+        GroupSpec(),
+        *layouts_of((GroupSpec(),), 1),
+    ],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_nobody_can_change_an_answer(answer):
+    with pytest.raises(FrozenInstanceError):
+        setattr(answer, fields(answer)[0].name, None)
+    assert not hasattr(answer, "__dict__")
+
+
+def test_what_a_cache_is_when_nothing_is_asked_of_it():
+    cache = PagedCache(2, 2)
+    computed(cache, 0, [1, 2, 3])
+    assert cache.swap_out(0) is None  # no host tier
+    assert cache.begin_step().step == 2  # device steps, counted from 1
+    cache.admit(1, [1, 2, 3])
+    assert cache.match(1) == 2  # prefix caching
+    assert cache.stats().host_blocks_used == 0
+    with pytest.raises(CacheError, match="keeps no events"):
+        cache.take_events()
+
+
+def test_the_source_of_a_copy_that_never_ran_is_evicted_before_what_it_builds_on():
+    cache = PagedCache(8, 2)
+    computed(cache, 0, [1, 2, 3, 4])
+    first, second = cache.block_table(0)
+    cache.truncate(0, 3)
+    cache.append(0, [9])
+    [(_, source, _)] = cache.extend(0, 1).copies
+    assert source == second
+    cache.release(0)
+    assert [block for block in cache.books().free if block in cache.books().cached] == [second, first]
+
+
+def test_drafts_that_found_no_room_are_forgotten():
+    cache = PagedCache(1, 2)
+    computed(cache, 0, [1])
+    cache.append(0, [2])
+    with pytest.raises(OutOfBlocks):
+        cache.extend(0, 1, (3,))
+    cache.extend(0, 1)
+    cache.end_step(cache.begin_step().step)
+    with pytest.raises(TooManyAccepted):
+        cache.commit(0, 1)
+
+
+def test_the_source_of_a_copy_stays_held_where_a_commit_raises():
+    cache = PagedCache(4, 2, steps=False)
+    cache.admit(0, [1, 2])
+    cache.extend(0, 2)
+    cache.commit(0)
+    cache.truncate(0, 1)
+    cache.append(0, [3])
+    assert cache.extend(0, 1).copies == ((0, 0, 1),)
+    before = cache.books()
+    with pytest.raises(TooManyAccepted):
+        cache.commit(0, 1)
+    assert cache.books() == before
+    assert before.retiring == {0}
+
+
+def test_the_order_in_which_namespace_fields_are_named_says_nothing():
+    cache = PagedCache(8, 2)
+    cache.admit(0, [1, 2, 3], {"tenant": "a", "model": "b"})
+    cache.extend(0, 3)
+    cache.end_step(cache.begin_step().step)
+    cache.commit(0)
+    cache.admit(1, [1, 2, 3], {"model": "b", "tenant": "a"})
+    assert cache.match(1) == 2
+
+
+def test_tokens_and_blocks_may_come_from_an_iterator():
+    cache = PagedCache(8, 2)
+    cache.admit(0, iter([1, 2, 3]))
+    cache.append(0, iter([4, 5]))
+    assert cache.tokens(0) == [1, 2, 3, 4, 5]
+    cache.extend(0, 5)
+    cache.end_step(cache.begin_step().step)
+    cache.commit(0)
+    assert cache.evict(iter(cache.block_table(0))) == 2
+
+
+def test_a_prompt_that_repeats_its_beginning_is_filed_where_it_stands():
+    cache = PagedCache(16, 1)
+    computed(cache, 0, [0, 1])
+    computed(cache, 1, [0, 0, 1])
+    cache.admit(2, [0, 1, 1, 5])
+    cache.admit(3, [0, 0, 1, 5])
+    assert (cache.match(2), cache.match(3)) == (2, 3)

@@ -10,7 +10,7 @@ from kvproof.impl.production.adapter import ProductionAdapter
 from kvproof.impl.production.index import PrefixIndex
 from kvproof.impl.production.reuse import Reuse
 
-SIZE, WINDOW = 4, 6
+SIZE, WINDOW = 4, 7
 FULL = (GroupSpec(),)
 HYBRID = (GroupSpec(), GroupSpec("sliding_window", window=WINDOW))
 
@@ -94,6 +94,29 @@ def test_nothing_is_published_where_no_block_filled_up(monkeypatch):
     assert published == list(range(7))
 
 
+@pytest.mark.parametrize("drafts", [{}, {1: [5]}])
+def test_a_batch_settles_only_what_filled_a_block_or_needs_one(monkeypatch, drafts):
+    settled = []
+    settle = PagedCache._settle
+
+    def noted(self, state, accepted):
+        if state.seq == 0:
+            settled.append(state.target)
+        settle(self, state, accepted)
+
+    monkeypatch.setattr(PagedCache, "_settle", noted)
+    cache = made(HYBRID)
+    cache.append(0, [7])
+    cache.extend(0, 1)
+    cache.admit(1, [7])
+    cache.extend(1, 1)
+    settled.clear()
+    for token in range(20):
+        assert cache.decode([0, 1], [token, token], drafts=drafts) == ()
+    leaves = [length for length in range(2, 22) if first_needed(length) > first_needed(length - 1)]
+    assert settled == sorted({2, *leaves, *range(SIZE, 22, SIZE)})  # at the first, nobody had looked yet
+
+
 def test_where_there_is_room_for_the_longest_hit_no_costs_are_counted(monkeypatch):
     cache = made()
     decode(cache, 0, 10)
@@ -116,3 +139,4 @@ def test_plain_block_ids_are_not_looked_at_one_by_one(monkeypatch):
     monkeypatch.setattr(Checked, "_block", None)
     monkeypatch.setattr(ProductionAdapter, "block_table", lambda self, seq, group: [0, 1])
     assert made.tables(0) == ((0, 1),)
+    assert made.books().free == (0, 1, 2, 3)

@@ -277,3 +277,34 @@ def test_a_bad_request_changes_nothing(name):
     for same in (cache, again):
         assert same.decode([0, 1], [1, 1]) == ()
     assert shown(cache, range(7)) == shown(again, range(7))
+
+
+def test_the_source_of_a_copy_is_let_go_when_its_pass_is_decoded():
+    cache = PagedCache(8, 2, steps=False)
+    cache.admit(0, [1, 2, 3])
+    cache.extend(0, 3)
+    cache.commit(0)
+    cache.fork(0, 1)
+    cache.append(1, [4])
+    assert len(cache.extend(1, 1).copies) == 1
+    cache.release(0)
+    assert cache.books().retiring
+    cache.decode([1], [5])
+    assert not cache.books().retiring
+
+
+@pytest.mark.parametrize("seqs", [[0, 1], [1, 0]])
+def test_every_pass_of_a_batch_has_finished(seqs):
+    cache = running([1], [2], steps=True)
+    cache.end_step(cache.begin_step().step)
+    cache.decode([0, 1], [3, 3])
+    cache.begin_step()
+    cache.release(0)
+    cache.admit(0, [1])
+    cache.extend(0, 1)
+    second = cache.begin_step().step
+    cache.end_step(second)
+    before = shown(cache, [0, 1])
+    with pytest.raises(errors.PassNotFinished, match="sequence 1 is in step 2"):
+        cache.decode(seqs, [4, 4])
+    assert shown(cache, [0, 1]) == before

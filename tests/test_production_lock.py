@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from kvproof.impl.production import PagedCache
-from kvproof.impl.production.errors import CacheError
+from kvproof.impl.production.errors import CacheError, SequenceExists, UnknownSequence
+from kvproof.impl.production.records import StepPlan
 
 OPERATIONS = {
     "admit": lambda cache: cache.admit(9, [1, 2]),
@@ -106,3 +107,93 @@ def test_an_operation_waits_for_the_lock(cache, name):
         assert not done.wait(0.02)
     thread.join()
     assert done.is_set()
+
+
+MEANWHILE = {
+    "admit": (lambda cache: cache.admit(9, [1]), SequenceExists),
+    "append": (lambda cache: cache.release(0), UnknownSequence),
+    "match": (lambda cache: cache.release(1), UnknownSequence),
+    "extend": (lambda cache: cache.release(1), UnknownSequence),
+    "commit": (lambda cache: cache.release(2), UnknownSequence),
+    "decode": (lambda cache: cache.release(2), UnknownSequence),
+    "truncate": (lambda cache: cache.release(0), UnknownSequence),
+    "fork": (lambda cache: cache.admit(9, [1]), SequenceExists),
+    "release": (lambda cache: cache.release(0), False),
+    "preempt": (lambda cache: cache.preempt(0), False),
+    "begin_step": (lambda cache: cache.begin_step(), StepPlan(4)),
+    "evict": (lambda cache: cache.evict([0]), 0),
+    "swap_out": (lambda cache: cache.release(0), UnknownSequence),
+    "block_table": (lambda cache: cache.release(0), UnknownSequence),
+    "tokens": (lambda cache: cache.append(0, [4]), [1, 2, 0, 4]),
+    "computed": (lambda cache: cache.truncate(0, 1), 1),
+    "take_events": (lambda cache: cache.take_events(), []),
+}
+"""What another thread does while an operation waits for the lock, and what the operation then answers or raises: it sees the cache as that left it."""
+
+
+@pytest.mark.parametrize("name", MEANWHILE)
+def test_an_operation_looks_at_nothing_before_it_has_the_lock(cache, name):
+    meanwhile, expected = MEANWHILE[name]
+    cache.begin_step()
+    told = []
+
+    def work():
+        try:
+            told.append(OPERATIONS[name](cache))
+        except CacheError as error:
+            told.append(type(error))
+
+    thread = threading.Thread(target=work)
+    with cache._lock:
+        thread.start()
+        thread.join(0.02)
+        assert not told
+        meanwhile(cache)
+    thread.join()
+    assert told == [expected]
+
+
+class Noting:
+    """Stands in for the lock, and notes all that the cache knows when it is taken and when it is free again."""
+
+    def __init__(self, cache):
+        self.cache = cache
+        self.depth = 0
+        self.noted = []
+
+    def acquire(self):
+        self.note()
+        self.depth += 1
+
+    def release(self):
+        self.depth -= 1
+        self.note()
+
+    def __enter__(self):
+        self.acquire()
+
+    def __exit__(self, *error):
+        self.release()
+
+    def note(self):
+        if not self.depth:
+            self.depth += 1  # to look takes the lock as well
+            self.noted.append(known(self.cache))
+            self.depth -= 1
+
+
+def known(cache):
+    sequences = {seq: (cache.tokens(seq), cache.computed(seq), cache.block_table(seq)) for seq in cache._sequences}
+    return sequences, cache.books(), cache.stats(), list(cache._events), set(cache._open), set(cache._unlaunched)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_changes_nothing_before_it_has_the_lock_and_nothing_after(cache, name):
+    lock = cache._lock = Noting(cache)
+    cache._enter, cache._leave = lock.acquire, lock.release
+    before = known(cache)
+    lock.noted.clear()
+    OPERATIONS[name](cache)
+    first, last = lock.noted[0], lock.noted[-1]
+    assert first == before
+    assert last == known(cache)

@@ -4,6 +4,7 @@ Not the suite's lockstep driver: a second, smaller judge, so that a fault in one
 """
 
 import random
+from array import array
 from collections import Counter
 from copy import deepcopy
 from math import lcm
@@ -35,6 +36,9 @@ MOST_LIVE = 6
 WIDE = 2**40
 """A token that is filed in another tree, with all that comes before and after it."""
 
+COUNTED = ("lookup_tokens", "hit_tokens", "evicted_blocks", "preemptions", "swaps_out", "swaps_in", "copied_blocks")
+"""What an operator sees grow."""
+
 FULL = GroupSpec()
 CONFIGURATIONS = {
     "steps": {"groups": (FULL,), "steps": True},
@@ -44,6 +48,7 @@ CONFIGURATIONS = {
     "unequal-blocks": {"groups": (GroupSpec(block_size=4), GroupSpec("sliding_window", block_size=2, window=4)), "steps": True},
     "window-alone": {"groups": (GroupSpec("sliding_window", window=4),), "steps": True},
     "window-of-one": {"groups": (GroupSpec("sliding_window", window=1), FULL), "steps": True},
+    "two-windows": {"groups": (GroupSpec("sliding_window", window=5), GroupSpec("sliding_window", block_size=2, window=2)), "steps": True},
     "two-full": {"groups": (FULL, GroupSpec(block_size=3)), "steps": True},
     "uncached": {"groups": (FULL,), "steps": True, "prefix_caching": False},
     "wide-tokens": {"groups": (FULL, GroupSpec("sliding_window", window=3)), "steps": True, "wide": 0.25},
@@ -61,6 +66,7 @@ class Sequence:
         self.step = None
         self.swapped = False
         self.on_host = None
+        self.publishes = True
 
 
 class Harness:
@@ -74,13 +80,15 @@ class Harness:
         self.sizes = [group.block_size or self.block_size for group in groups]
         self.steps = steps
         self.wide = wide
+        self.caching = prefix_caching
+        self.host_blocks = self.random.choice([0, 4, 64])
         self.cache = PagedCache(
             self.blocks,
             self.block_size,
             groups=groups,
             steps=steps,
             prefix_caching=prefix_caching,
-            host_blocks=self.random.choice([0, 4, 64]),
+            host_blocks=self.host_blocks,
             events=True,
             locked=False,  # a lock cannot be copied, and `decode` is judged beside a copy
         )
@@ -92,8 +100,13 @@ class Harness:
         self.open = {}
         self.matchable = {}
         """block -> the group for which it is matchable."""
+        self.stored = set()
+        """Blocks that became matchable since the index was looked at."""
+        self.filled = []
+        """(group, what it shows at its end) of the blocks that a commit has filled, of a sequence that publishes, since anything could be evicted."""
         self.next = 0
         self.reached = Counter()
+        self.counted = Counter()
 
     # The device.
 
@@ -150,11 +163,21 @@ class Harness:
         if self.said and self.random.random() < 0.6:
             # Something that was said before, and perhaps a little more: that is what a prefix cache is for.
             prompt = self.random.choice(self.said)[: self.random.randint(1, 20)] + prompt[: self.random.randint(0, 4)] or prompt
+            if self.random.random() < 0.2:
+                prompt = prompt[: self.random.randint(1, 4)] + prompt  # a prompt that says its beginning again
         self.said.append(prompt)
         namespace = self.random.choice([{}, {}, {"tenant": "a"}, {"model": "a"}])
         seq, self.next = self.next, self.next + 1
-        self.cache.admit(seq, prompt, namespace)
         self.live[seq] = Sequence(prompt, tuple(namespace.items()))
+        self.lend(prompt, lambda lent: self.cache.admit(seq, lent, namespace))
+
+    def lend(self, tokens, call):
+        """The list of a caller, who goes on to use it for something else."""
+        lent = list(tokens)
+        try:
+            return call(lent)
+        finally:
+            lent[:] = [7, 7]
 
     def words(self, least, most):
         """Tokens of a small alphabet, and where the configuration says so now and then one that does not fit in 32 bits."""
@@ -171,14 +194,16 @@ class Harness:
         return self.pick(lambda s: not s.target and not s.swapped)
 
     def match(self):
-        seq = self.pick(lambda s: not s.target and not s.swapped and not s.computed)
+        seq = self.pick(lambda s: not s.swapped)
         if seq is not None:
             before = self.cache.books()
             hit = self.cache.match(seq)
             assert 0 <= hit < len(self.live[seq].tokens)
             assert self.cache.books() == before
             self.reached["hit"] += hit > 0
-            if not self.wide:
+            if self.live[seq].computed or self.live[seq].target:
+                assert hit == 0
+            elif not self.wide:
                 assert hit == self.hits(self.live[seq])[0][0]
 
     def hits(self, sequence):
@@ -241,11 +266,12 @@ class Harness:
         drafts = ()
         if sequence.computed and count >= rest and self.random.random() < 0.7:
             drafts = tuple(self.words(1, 4))
+        self.filled.clear()
         before = self.state()
         hit = self.cache.match(seq)
         expected = self.adopted(sequence, count) if not sequence.computed and not self.wide else None
         try:
-            grant = self.cache.extend(seq, count, drafts)
+            grant = self.lend(drafts, lambda lent: self.cache.extend(seq, count, lent))
         except OutOfBlocks:
             self.reached["out"] += 1
             assert self.state() == before
@@ -256,6 +282,11 @@ class Harness:
             assert grant.adopted == expected
         self.reached["adopted"] += grant.adopted > 0
         self.reached["copied"] += len(grant.copies)
+        self.counted["copied_blocks"] += len(grant.copies)
+        assert all(self.cache.block_table(seq, group)[sequence.computed // self.sizes[group]] == block for group, _, block in grant.copies)
+        if self.caching and not sequence.computed:
+            self.counted["lookup_tokens"] += len(sequence.tokens)
+            self.counted["hit_tokens"] += grant.adopted
         sequence.computed += grant.adopted
         sequence.target = min(sequence.computed + count, len(sequence.tokens))
         sequence.drafts = drafts
@@ -287,11 +318,20 @@ class Harness:
         if seq is None:
             return
         sequence = self.live[seq]
+        if self.random.random() < 0.2:
+            before = self.state()
+            with pytest.raises(TooManyAccepted):
+                self.cache.commit(seq, self.random.choice([-1, len(sequence.drafts) + 1]))
+            assert self.state() == before
         accepted = self.random.choice([0, len(sequence.drafts), self.random.randint(0, len(sequence.drafts))])
         self.reached["rejected"] += accepted < len(sequence.drafts)
         self.cache.commit(seq, accepted)
         sequence.tokens += sequence.drafts[:accepted]
-        sequence.computed = sequence.target + accepted
+        start, sequence.computed = sequence.computed, sequence.target + accepted
+        if self.caching and not self.wide and sequence.publishes:
+            for group, size in enumerate(self.sizes):
+                ends = range(size * (start // size + 1), sequence.computed + 1, size)
+                self.filled += [(group, (sequence.namespace, tuple(sequence.tokens[:end]))) for end in ends]
         sequence.target = 0
         sequence.drafts = ()
 
@@ -305,7 +345,10 @@ class Harness:
         accepted = {seq: self.random.randint(0, len(self.live[seq].drafts)) for seq in seqs if self.random.random() < 0.7}
         drafts = {seq: [self.random.randint(0, 1)] * self.random.randint(0, 6) for seq in seqs if self.random.random() < 0.4}
         twin = deepcopy(self.cache)
-        short = self.cache.decode(seqs, sampled, accepted=accepted, drafts=drafts)
+        lent = {seq: list(ahead) for seq, ahead in drafts.items()}
+        short = self.cache.decode(seqs, sampled, accepted=accepted, drafts=lent)
+        for ahead in lent.values():
+            ahead[:] = [7, 7]
         assert list(short) == one_by_one(twin, seqs, sampled, accepted, drafts, len(self.groups))
         assert self.shown(self.cache) == self.shown(twin)
         self.reached["decoded together"] += len(seqs) - len(short) > 1
@@ -337,7 +380,7 @@ class Harness:
             seq = self.pick(lambda s: not s.target)
         if seq is not None and len(self.live[seq].tokens) < 30:
             tokens = self.words(1, 3)
-            self.cache.append(seq, tokens)
+            self.lend(tokens, lambda lent: self.cache.append(seq, lent))
             self.live[seq].tokens += tokens
             self.said.append(list(self.live[seq].tokens))
 
@@ -353,9 +396,15 @@ class Harness:
         except WindowPassed:
             self.reached["refused"] += 1
             assert self.state() == before
+            assert any(self.is_gone(seq, group, length) for group in range(len(self.groups)))
             return
         del sequence.tokens[length:]
         sequence.computed = length
+
+    def is_gone(self, seq, group, length):
+        """Whether a block has left the window that a token after `length` others reads."""
+        table, size = self.cache.block_table(seq, group), self.sizes[group]
+        return any(table[position // size] is None for position in range(size * self.first_needed(group, length), length))
 
     def fork(self):
         parent = self.idle()
@@ -365,6 +414,7 @@ class Harness:
         self.cache.fork(parent, child)
         self.live[child] = twin = Sequence(self.live[parent].tokens, self.live[parent].namespace)
         twin.computed = self.live[parent].computed
+        twin.publishes = self.live[parent].publishes
 
     def release(self):
         seq = self.pick(lambda s: True)
@@ -379,7 +429,9 @@ class Harness:
             self.gone.append(seq)
             del self.live[seq]
         else:
-            assert self.cache.preempt(seq) is bool(sequence.computed or sequence.target)
+            held = bool(sequence.computed or sequence.target)
+            assert self.cache.preempt(seq) is held
+            self.counted["preemptions"] += held
             fresh = self.live[seq] = Sequence(sequence.tokens, sequence.namespace)
             assert self.cache.tokens(seq) == fresh.tokens
 
@@ -419,6 +471,8 @@ class Harness:
     def reset(self):
         assert self.cache.reset()
         assert not self.cache.books().cached
+        for sequence in self.live.values():
+            sequence.publishes &= not (sequence.computed or sequence.target)
 
     def swap_out(self):
         seq = self.idle()
@@ -426,10 +480,14 @@ class Harness:
             return
         before = self.state()
         sequence = self.live[seq]
+        listed = [block for group in range(len(self.groups)) for block in self.cache.block_table(seq, group) if block is not None]
+        free = self.host_blocks - self.cache.stats().host_blocks_used
         plan = self.cache.swap_out(seq)
         if plan is None:
             assert self.state() == before
+            assert not sequence.computed or len(listed) > free
             return
+        assert (plan.seq, [block for _, block, _ in plan.blocks]) == (seq, listed)
         # Whole blocks move: a truncation may later read what the window hid at this moment.
         sequence.on_host = {
             (host, offset): self.slots.get((block, offset)) for group, block, host in plan.blocks for offset in range(self.sizes[group])
@@ -437,6 +495,7 @@ class Harness:
         sequence.swapped = True
         assert not any(self.cache.block_table(seq, group) for group in range(len(self.groups)))
         self.reached["swapped"] += 1
+        self.counted["swaps_out"] += 1
 
     def swap_in(self):
         seq = self.pick(lambda s: s.swapped)
@@ -444,15 +503,19 @@ class Harness:
             return
         before = self.state()
         sequence = self.live[seq]
+        wanted, free = len({host for host, _ in sequence.on_host}), self.cache.stats().free_blocks
         plan = self.cache.swap_in(seq)
         if plan is None:
             assert self.state() == before
+            assert wanted > free
             return
+        assert plan.seq == seq
         for group, block, host in plan.blocks:
             for offset in range(self.sizes[group]):
                 self.slots[block, offset] = sequence.on_host.get((host, offset))
         sequence.swapped = False
         self.reached["swapped back"] += 1
+        self.counted["swaps_in"] += 1
 
     def wrong(self):
         """A call that the state of its sequence or step rules out: it raises what it should, and changes nothing."""
@@ -498,9 +561,12 @@ class Harness:
                         calls.append((DraftsNotAllowed, self.cache.extend, seq, known - sequence.computed - 1, (1,)))
         error, call, *arguments = self.random.choice(calls)
         before = self.state()
-        with pytest.raises(error):
+        with pytest.raises(error) as raised:
             call(*arguments)
         assert self.state() == before
+        told = str(raised.value)
+        assert f" {self.blocks if call == self.cache.evict else arguments[0]}" in told, "the message names whose it is"
+        assert ";" in told, "the message names the mend"
 
     def calls(self):
         """Every call that concerns one sequence, with what else it takes."""
@@ -538,15 +604,23 @@ class Harness:
                 self.matchable.clear()
             elif event.kind == "stored":
                 assert not self.matchable.keys() & set(event.blocks)
+                self.stored.update(event.blocks)
                 self.matchable.update(dict.fromkeys(event.blocks, event.group))
             else:
                 for block in event.blocks:
                     del self.matchable[block]
+                self.counted["evicted_blocks"] += len(event.blocks) * (event.reason == "evicted")
         assert books.cached == self.matchable.keys()
+        shown = {(group, self.slots.get((block, self.sizes[group] - 1))) for block, group in self.matchable.items()}
+        assert shown.issuperset(self.filled), "a block was filled, and is not matchable"
+        self.filled.clear()
         stats = self.cache.stats()
         assert stats.used_blocks + stats.free_blocks == self.blocks
         assert stats.cached_blocks == len(books.cached)
         assert stats.retiring_blocks == len(books.retiring)
+        assert {name: getattr(stats, name) for name in COUNTED} == {name: self.counted[name] for name in COUNTED}
+        assert stats.sequences == len(self.live)
+        assert stats.fragmentation_tokens == self.unused()
         # Clean blocks are handed out before anything is evicted.
         order = [block in books.cached for block in books.free]
         assert order == sorted(order)
@@ -557,6 +631,17 @@ class Harness:
                     passed = self.cache.block_table(seq, group)[: self.first_needed(group, sequence.computed)]
                     assert not any(block is not None for block in passed), "a block has left its window and is held"
 
+    def unused(self):
+        """How many slots of held blocks no holder has computed."""
+        held, used = set(), set()
+        for seq, sequence in self.live.items():
+            for group, size in enumerate(self.sizes):
+                for index, block in enumerate(self.cache.block_table(seq, group)):
+                    if block is not None:
+                        held |= {(block, offset) for offset in range(size)}
+                        used |= {(block, offset) for offset in range(size) if index * size + offset < sequence.computed}
+        return len(held - used)
+
     def check_index(self):
         """What the prefix index keeps for itself: counts, places and cursors agree with what is filed and with who stands where."""
         index, pool, states = self.cache._index, self.cache._pool, self.cache._sequences.values()
@@ -564,8 +649,10 @@ class Harness:
         runs = [(run, None) for run in index._roots.values()]
         assert set(cursors) <= {run for run, _ in self.walk(runs)}
         filed = {}
+        said = {None: b""}
         for run, parent in self.walk(runs):
             assert run.parent is parent
+            said[run] = said[parent] + run.data
             assert run.cursors == cursors[run]
             if not (run.children or run.cursors):
                 mostly_filed = 2 * run.live > len(run.filed) * (run.end - run.start)
@@ -577,9 +664,22 @@ class Harness:
             filed |= {block: (run, at * len(self.groups) + group) for block, (at, group) in places.items()}
         assert filed == {block: (run, pool.labels[block]) for block, run in enumerate(index._runs) if run is not None}
         assert {block for block, label in enumerate(pool.labels) if label >= 0} == set(filed)
+        for block in self.stored & set(filed):
+            self.check_content(block, *filed[block], said)
+        self.stored.clear()
         assert index.filed == len(filed)
         assert pool.idle == sum(not pool.refs[block] for block in filed)
         assert self.cache._unlaunched.keys() == {seq for seq, held in self.live.items() if held.target and held.step is None and self.steps}
+
+    def check_content(self, block, run, label, said):
+        """A block is filed under the tokens that it shows, from the first on."""
+        at, group = divmod(label, len(self.groups))
+        root = run
+        while root.parent is not None:
+            root = root.parent
+        _, width, namespace = self.cache._index._root_keys[root]
+        tokens = array("I" if width == 4 else "q", bytes(said[run][: (at + 1) * run.width]))
+        assert self.slots[block, self.sizes[group] - 1] == (namespace, tuple(tokens))
 
     def walk(self, runs):
         """Every run, with the one that it continues."""
@@ -609,7 +709,7 @@ class Harness:
 
 OPERATIONS = {
     "admit": 3,
-    "match": 2,
+    "match": 3,
     "extend": 12,
     "commit": 6,
     "append": 5,

@@ -9,15 +9,20 @@ import sys
 import time
 import tomllib
 from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType
+from typing import Final, TypeAlias
 
 import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.mutants.by_hand import by_hand
+from benchmarks.mutants.further import further
 from benchmarks.mutants.kill import verdict, warm
-from benchmarks.mutants.sources import Mutant, mutants
+from benchmarks.mutants.sources import Mutant, mutants, ordinary
 
 PRODUCTION = (
     "tests/test_production.py",
@@ -25,12 +30,14 @@ PRODUCTION = (
     "tests/test_production_corners.py",
     "tests/test_production_decode.py",
     "tests/test_production_costs.py",
+    "tests/test_production_laws.py",
     "tests/test_production_random.py",
 )
 MODULES: dict[str, tuple[str, ...]] = {
     **{
         f"kvproof.impl.production.{name}": PRODUCTION
         for name in (
+            "adapter",
             "cache",
             "decoding",
             "holdings",
@@ -54,6 +61,15 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
 }
 """Module -> the tests that are written for it."""
+
+Maker: TypeAlias = Callable[[str, str], Iterator[tuple[Mutant, CodeType]]]
+"""Makes the mutants of a module out of its source."""
+
+KINDS: Final[dict[str, Maker]] = {
+    "ordinary": partial(mutants, changes=ordinary),
+    "further": partial(mutants, changes=further),
+    "by-hand": by_hand,
+}
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -80,6 +96,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=9.0, help="stop after this time; run again to go on")
     parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"))
     parser.add_argument("--only", default="", metavar="TEXT", help="only mutants with TEXT in their names")
+    parser.add_argument("--kind", choices=KINDS, default="ordinary", help="ordinary changes, further ones, or faults written by hand")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th mutant, for a sample")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which mutants are drawn (default: 0)")
     parser.add_argument("--again", action="store_true", help="run only the survivors, once more, after new tests")
@@ -89,13 +106,14 @@ def main() -> int:
         "--least", type=float, default=0.0, metavar="PERCENT", help="fail below this share of the mutants that can be noticed"
     )
     asked = parser.parse_args()
+    make = KINDS[asked.kind]
     reasons = _reasons()
     results = {result.mutant.name: result for result in _read(asked.results)}
     if not asked.report:
         todo = [
             (mutant, code, tests)
             for module, tests in MODULES.items()
-            for number, (mutant, code) in enumerate(mutants(module, _source(module)))
+            for number, (mutant, code) in enumerate(make(module, _source(module)))
             if number % asked.every == 0 and asked.only in mutant.name and _is_due(results.get(mutant.name), reasons, again=asked.again)
         ]
         # In an order that is drawn, so that a run that is cut short is a sample of all.
@@ -103,7 +121,7 @@ def main() -> int:
         _run(todo, asked.minutes, asked.results, results)
     ran = list(results.values())
     if asked.page:
-        asked.page.write_text(page(ran, reasons), encoding="utf-8")
+        asked.page.write_text(page(ran, reasons, make), encoding="utf-8")
     return _report(ran, reasons, asked.least)
 
 
@@ -175,9 +193,9 @@ def sentence(results: list[Result], reasons: dict[tuple[str, str], str]) -> str:
     )
 
 
-def page(results: list[Result], reasons: dict[tuple[str, str], str]) -> str:
+def page(results: list[Result], reasons: dict[tuple[str, str], str], make: Maker) -> str:
     """The score, and every survivor with the reason, as Markdown."""
-    total = sum(1 for module in MODULES for _ in mutants(module, _source(module)))
+    total = sum(1 for module in MODULES for _ in make(module, _source(module)))
     lines = [
         "# Mutants that survive",
         "",

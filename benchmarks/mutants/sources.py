@@ -13,6 +13,8 @@ from types import CodeType
 
 import msgspec
 
+from benchmarks.mutants.further import Change, Changes
+
 
 class Mutant(msgspec.Struct, frozen=True):
     """One change: `function` is its qualified name in `module`, `number` counts the changes of that function."""
@@ -46,29 +48,30 @@ _BINARY = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.Floor
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "append": "extend"}
 
 
-def mutants(module: str, source: str) -> Iterator[tuple[Mutant, CodeType]]:
-    """Every mutant of a module, with the code of the changed function."""
+def mutants(module: str, source: str, changes: Changes) -> Iterator[tuple[Mutant, CodeType]]:
+    """Every mutant of a module that certain changes make, with the code of the changed function."""
     tree = ast.parse(source)
-    for path, function in _functions(tree, ""):
-        for number, (node, after, changed) in enumerate(_changes(function)):
+    for path, function in functions_of(tree):
+        for number, (node, after, changed) in enumerate(_changes(function, changes)):
             before = ast.unparse(node).partition("\n")[0]
             mutant = Mutant(module, path, number, getattr(node, "lineno", function.lineno), before, after)
-            yield mutant, _code(changed, tree, path, module)
+            yield mutant, code_of(changed, tree, path, module)
 
 
-def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+def functions_of(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The functions of a module with their qualified names, those inside of functions left out."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef):
             yield prefix + child.name, child
         elif isinstance(child, ast.ClassDef):
-            yield from _functions(child, f"{prefix}{child.name}.")
+            yield from functions_of(child, f"{prefix}{child.name}.")
 
 
-def _changes(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, str, ast.FunctionDef]]:
+def _changes(function: ast.FunctionDef, changes: Changes) -> Iterator[tuple[ast.AST, str, ast.FunctionDef]]:
     """(changed node, what it becomes, the function with that change)."""
     nodes = list(_inside(function))
     for index, node in enumerate(nodes):
-        for change in _of(node):
+        for change in changes(node):
             twin = copy.deepcopy(function)
             target = list(_inside(twin))[index]
             after = change(target)
@@ -92,8 +95,8 @@ def _inside(function: ast.FunctionDef) -> Iterator[ast.AST]:
         stack += [child for child in reversed(list(ast.iter_child_nodes(node))) if id(child) not in skipped]
 
 
-def _of(node: ast.AST) -> Iterator[object]:
-    """The changes that fit a node: functions that make them and say what the node is then."""
+def ordinary(node: ast.AST) -> Iterator[Change]:
+    """The ordinary changes that fit a node: functions that make them in place and say what the node is then."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARE:
         yield _compare
     elif isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in _BINARY:
@@ -165,7 +168,7 @@ def _return_nothing(node: ast.Return) -> str:
     return "return None"
 
 
-def _code(function: ast.FunctionDef, tree: ast.Module, path: str, module: str) -> CodeType:
+def code_of(function: ast.FunctionDef, tree: ast.Module, path: str, module: str) -> CodeType:
     """The code of a changed function, compiled where it stood: inside its class, beside the module's `from __future__`."""
     bare = copy.copy(function)
     bare.decorator_list = []

@@ -61,9 +61,9 @@ def fragmentation(sequences: Iterable[SequenceState], layouts: Sequence[Layout])
     room: dict[int, int] = {}
     for state in sequences:
         for layout in layouts:
-            first = state.computed // layout.size
-            for index, block in enumerate(state.tables[layout.group][first:], first):
+            # Full blocks too: one that is full for one holder may have room for another, which was cut back.
+            for end, block in enumerate(state.tables[layout.group], 1):
                 if block is not None:
-                    empty = layout.size - max(0, state.computed - index * layout.size)
+                    empty = min(layout.size, max(0, end * layout.size - state.computed))
                     room[block] = min(empty, room.get(block, empty))
     return sum(room.values())

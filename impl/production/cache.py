@@ -400,7 +400,7 @@ class PagedCache(Decoding):
             return self._auditor.books(books.pins(self._open.values(), self._sequences.values()))
 
     def stats(self) -> CacheStats:
-        """Numbers for an operator. Costs a walk over the live sequences."""
+        """Numbers for an operator. Costs a walk over the block tables of the live sequences."""
         with self._lock:
             pool, counts = self._pool, self._counts
             pinned = books.pins(self._open.values(), self._sequences.values())
