@@ -54,7 +54,8 @@ class PagedTorch(PagedKernels):
         if scale.dim() == 1:
             return scale
         largest = rows.abs().amax(-1)
-        chosen = torch.where(largest > 0, largest / LARGEST[kind], 1.0)
+        # By a tensor: on a GPU torch divides by a Python number as it multiplies by the reciprocal, whose last bit may be another.
+        chosen = torch.where(largest > 0, largest / torch.full_like(largest, LARGEST[kind]), 1.0)
         scale[block, offset] = chosen
         return chosen.unsqueeze(-1)
 
