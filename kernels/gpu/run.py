@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None, script: str = "") -> int:
             continue
         own_share = name == "tune" or name.startswith("laws")
         report.begin(name, options.seconds - spent + GRACE_SECONDS if own_share else PART_SECONDS)
-        if not _guarded(name, part, report):
+        if not _guarded(name, part, report, on_machine=rig.device == "cpu"):
             print("          the device no longer answers; another process goes on", flush=True)
             return LOST
     report.finish()
@@ -108,11 +108,13 @@ def main(arguments: Sequence[str] | None = None, script: str = "") -> int:
     return 1 if any(check.verdict in ("broken", "error") for check in report.checks) else 0
 
 
-def _guarded(name: str, part: Callable[[], None], report: Report) -> bool:
-    """One part; what it raises is an entry of the report. False where the device is lost to this process, so that no later part could run."""
+def _guarded(name: str, part: Callable[[], None], report: Report, *, on_machine: bool = False) -> bool:
+    """One part; what it raises is an entry of the report. False where the device is lost to this process, so that no later part could run. A dry
+    run is on the IR machine, whether there is a GPU or not.
+    """
     print(f"{time.monotonic() - report.start:6.1f} s  {name}", flush=True)
     try:
-        with contextlib.nullcontext() if torch.cuda.is_available() else Machine().installed():
+        with Machine().installed() if on_machine else contextlib.nullcontext():
             part()
         _settle()
     except Exception as error:  # noqa: BLE001 - whatever ends a part must not end the run
