@@ -207,7 +207,7 @@ def add(name, verdict):
     held["checks"].append({"name": name, "verdict": verdict})
     save()
 
-for name in ("first", "dies", "second", "hangs", "third", "loses the device", "last"):
+for name in ("first", "dies", "second", "hangs", "raises", "third", "loses the device", "last"):
     if name in [part["name"] for part in held["begun"]]:
         continue
     held["begun"].append({"name": name, "started": time.monotonic() - start, "limit_seconds": 2.0})
@@ -216,6 +216,8 @@ for name in ("first", "dies", "second", "hangs", "third", "loses the device", "l
         os.kill(os.getpid(), signal.SIGSEGV)
     if name == "hangs":
         time.sleep(600)
+    if name == "raises":
+        raise RuntimeError("which nobody takes")
     if name == "loses the device":
         add(name, "error")
         raise SystemExit(3)
@@ -235,6 +237,7 @@ def test_a_part_that_dies_hangs_or_loses_the_device_costs_no_other(tmp_path: Pat
         "dies": ("error", "ended its process: signal SIGSEGV"),
         "second": ("held", ""),
         "hangs": ("error", "was ended after 2 s"),
+        "raises": ("error", "ended its process: exit status 1"),
         "third": ("held", ""),
         "loses the device": ("error", ""),
         "last": ("held", ""),
