@@ -34,7 +34,8 @@ GRACE_SECONDS = 45.0
 
 
 PART_SECONDS = 90.0
-"""So long a part may take before its process is ended; it takes some ten seconds, most of them for compiling. Laws and tuning have their own share."""
+"""So long a part may take before its process is ended; it takes some ten seconds, most of them for compiling. Groups of laws may take as much beyond
+their share of the time, tuning all that is left."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,14 +99,26 @@ def main(arguments: Sequence[str] | None = None, script: str = "") -> int:
         if spent > options.seconds:
             report.problem(f"{name}: not begun, {options.seconds:.0f} s had passed")
             continue
-        own_share = name == "tune" or name.startswith("laws")
-        report.begin(name, options.seconds - spent + GRACE_SECONDS if own_share else PART_SECONDS)
+        report.begin(name, _limit(name, options.seconds - spent))
         if not _guarded(name, part, report, on_machine=rig.device == "cpu"):
             print("          the device no longer answers; another process goes on", flush=True)
             return LOST
     report.finish()
     print(f"{options.out}.md and {options.out}.json are written.")
     return 1 if any(check.verdict in ("broken", "error") for check in report.checks) else 0
+
+
+def _limit(name: str, left: float) -> float:
+    """How long a part may take, of the seconds that are left: a group of laws its share and what its last case may need beyond."""
+    if name == "tune":
+        return left + GRACE_SECONDS
+    group = name.removeprefix("laws: ")
+    return PART_SECONDS + (left / _groups_from(group) if group in checks.GROUPS else 0.0)
+
+
+def _groups_from(group: str) -> int:
+    """How many groups of laws there are from this one on, which share the time that is left."""
+    return len(checks.GROUPS) - list(checks.GROUPS).index(group)
 
 
 def _guarded(name: str, part: Callable[[], None], report: Report, *, on_machine: bool = False) -> bool:
@@ -145,8 +158,8 @@ def _parts(only: str | None, rig: Rig, report: Report, seconds: float) -> Iterat
     if only in (None, "speed"):
         yield from _speed(rig, report)
     if only in (None, "checks"):
-        for done, group in enumerate(checks.GROUPS):
-            yield f"laws: {group}", _judging(rig, report, group, seconds, len(checks.GROUPS) - done)
+        for group in checks.GROUPS:
+            yield f"laws: {group}", _judging(rig, report, group, seconds)
     if only == "tune":
         yield "tune", lambda: tune(report, seconds)
 
@@ -169,11 +182,11 @@ def _adding(report: Report, name: str, check: Callable[[], str]) -> Callable[[],
     return lambda: report.check(checks.timed(name, check))
 
 
-def _judging(rig: Rig, report: Report, group: str, seconds: float, groups: int) -> Callable[[], None]:
-    """An equal share of the time that is left for each of the `groups` to come."""
+def _judging(rig: Rig, report: Report, group: str, seconds: float) -> Callable[[], None]:
+    """An equal share of the time that is left for each group to come."""
 
     def judge() -> None:
-        share = (seconds - (time.monotonic() - report.start)) / groups
+        share = (seconds - (time.monotonic() - report.start)) / _groups_from(group)
         for entry in checks.laws(group, rig.device, share):
             report.check(entry)
 
