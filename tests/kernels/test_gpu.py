@@ -13,7 +13,7 @@ import torch
 
 from kvproof.kernels.check import check_kernels
 from kvproof.kernels.contract import KernelCapabilities
-from kvproof.kernels.gpu import checks, graphs, measure, run
+from kvproof.kernels.gpu import checks, device, graphs, measure, run
 from kvproof.kernels.gpu.device import GuardBroken, Guarded, on_device
 from kvproof.kernels.gpu.report import Check, Measurement, Report
 from kvproof.kernels.gpu.supervise import supervise
@@ -45,6 +45,22 @@ class BesideThePool(PagedTorch):
 def test_a_write_into_a_guard_is_seen() -> None:
     report = check_kernels(on_device(BesideThePool, "cpu", SMALL), budget_seconds=1, shrink_seconds=0.1)
     assert "before or behind a tensor" in report.law("paged-equals-contiguous").reason
+
+
+class IllegalAddress(PagedTorch):
+    """Fails on sequences of more than 30 tokens."""
+
+    def attend(self, pool, query, block_tables, seq_lens, **options) -> torch.Tensor:
+        if int(seq_lens.max()) > 30:
+            raise RuntimeError("an illegal memory access was encountered")
+        return super().attend(pool, query, block_tables, seq_lens, **options)
+
+
+def test_a_lost_device_ends_a_check_with_the_case_that_lost_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_lost", lambda _: True)
+    report = check_kernels(on_device(IllegalAddress, "cpu", SMALL), budget_seconds=1)
+    assert report.verdict == "error"
+    assert report.error.startswith("attend: RuntimeError: an illegal memory access was encountered, in Case('attend'")
 
 
 def test_views_into_one_storage_stay_views_into_one_storage() -> None:
