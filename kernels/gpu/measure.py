@@ -176,7 +176,10 @@ def decode_latent(load: Load, heads: int, rates: Rates, kernels: PagedTriton, ne
     lens = torch.full((seqs,), tokens, dtype=torch.int32, device=DEVICE)
     query = torch.randn(seqs * max(1, new), heads, 576, device=DEVICE).to(torch.bfloat16)
     pool = KVPool(key, key[..., :512], block, "NHD", scale, scale)
-    options: dict[str, Any] = {"query_lens": torch.full_like(lens, new), "max_queries": new} if new else {}
+    options: dict[str, Any] = {}
+    if new:
+        counts = torch.full_like(lens, new)
+        options = {"query_lens": counts, "max_queries": new, "plan": kernels.prefill_plan(pool, query, counts)}
     times = milliseconds(lambda: kernels.attend(pool, query, tables, lens, scale=0.05, **options), graph=True)
     name = f"mla {f'append of {new} tokens' if new else 'decode'} {load.stored}, {seqs} x {tokens}, {heads} heads"
     row = 576.0 * key.element_size() + (4 if scale is not None else 0)
@@ -198,11 +201,14 @@ def prefill(load: Load, rates: Rates, kernels: PagedTriton, name: str = "", made
 
 
 def append(load: Load, tokens: int, rates: Rates, kernels: PagedTriton) -> Measurement:
-    """`tokens` query tokens for each sequence, as drafts are verified, replayed from a graph: it reads what a decode reads."""
+    """`tokens` query tokens for each sequence, as drafts are verified, replayed from a graph: it reads what a decode reads. The plan is made once, as
+    for the layers of a model: its dozen small kernels would be a tenth of the time.
+    """
     made = batch(load)
     query = torch.randn(load.seqs * tokens, load.kv_heads * load.ratio, load.head, device=DEVICE).to(torch.bfloat16)
     counts = torch.full_like(made.lens, tokens)
-    options: dict[str, Any] = {"scale": load.head**-0.5, "query_lens": counts, "max_queries": tokens}
+    plan = kernels.prefill_plan(made.pool, query, counts)
+    options: dict[str, Any] = {"scale": load.head**-0.5, "query_lens": counts, "max_queries": tokens, "plan": plan}
     times = milliseconds(lambda: kernels.attend(made.pool, query, made.tables, made.lens, **options), graph=True)
     work = 2.0 * load.seqs * load.tokens * load.kv_heads * load.head * made.pool.key.element_size()
     return entry(
