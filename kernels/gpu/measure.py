@@ -232,8 +232,8 @@ def decode_low_bits(load: Load, rates: Rates) -> Measurement:
     query = torch.randn(load.seqs, load.kv_heads * load.ratio, load.head, device=DEVICE).to(torch.bfloat16)
     kernels = LowBitTriton()
     times = milliseconds(lambda: kernels.attend(pool, query, tables, rings, lens, done, scale=load.head**-0.5), graph=True)
-    stored = sum(getattr(pool, name).numel() * getattr(pool, name).element_size() for name in PAGED)
-    recent = 2.0 * load.seqs * pool.recent * load.kv_heads * load.head * 2
+    stored = sum(getattr(pool, name).numel() * getattr(pool, name).element_size() for name in PAGED) / (width * 32) * int(done[0])
+    recent = 2.0 * load.seqs * (load.tokens - int(done[0])) * load.kv_heads * load.head * 2
     return entry(f"decode 4 bits {load.layout}, {load.seqs} x {load.tokens}", times, stored + recent, "GB/s", rates.copy, "copy")
 
 
