@@ -24,7 +24,10 @@ from kvproof.kernels.paged.lowbit import LowBitTriton
 DEVICE = "cuda"
 
 RUNS, WARM = 20, 3
-"""Timed and untimed runs of each measurement."""
+"""Timed runs of each measurement, and untimed ones between two looks at the clock."""
+
+WARM_SECONDS = 0.2
+"""So long the device is kept busy before it is timed: while a kernel is compiled it turns its clocks down, and takes milliseconds to turn them up."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,14 +60,18 @@ def milliseconds(run: Callable[[], object], *, graph: bool = False) -> list[floa
         start = time.perf_counter()
         run()
         return [1e3 * (time.perf_counter() - start)]
-    for _ in range(WARM):
-        run()
+    run()  # compiles
     torch.cuda.synchronize()
     if graph:
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured):
             run()
         run = captured.replay
+    stop = time.perf_counter() + WARM_SECONDS
+    while time.perf_counter() < stop:
+        for _ in range(WARM):
+            run()
+        torch.cuda.synchronize()
     event: Any = torch.cuda.Event
     events = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(RUNS)]
     for begin, end in events:
