@@ -22,9 +22,11 @@ from kvproof.kernels.paged.torch_path import PagedTorch
 
 
 class ShortSplits(PagedTriton):
-    """Splits of a few dozen tokens, so that the suite's short sequences have several."""
+    """Splits of three tiles, so that the suite's sequences have several of them, and a loop has several tiles on their way: a tile for each split would
+    leave the pipeline out.
+    """
 
-    split_tokens = 64
+    split_tokens = 192
 
 
 COMPILE_SECONDS = 120.0
@@ -150,7 +152,11 @@ def against_torch(kernels: PagedKernels, device: str, queries: int = 0) -> str:
     query = torch.randn(sum(counts) if queries else 4, 32, head, device=device).to(torch.bfloat16)
     seq_lens = torch.tensor(lens, dtype=torch.int32, device=device)
     query_lens = torch.tensor(counts, dtype=torch.int32, device=device) if queries else None
-    ours, theirs = (one.attend(pool, query, tables, seq_lens, scale=head**-0.5, query_lens=query_lens) for one in (kernels, PagedTorch()))
-    worst = float((ours.float() - theirs.float()).abs().max())
+    ours, theirs = (
+        one.attend(pool, query, tables, seq_lens, scale=head**-0.5, query_lens=query_lens).float() for one in (kernels, PagedTorch())
+    )
+    # Averages of 8192 values have a spread of 0.02, and one tile of 64 tokens has a part of 0.005 in them. What is lawful is less: weights and
+    # outputs are rounded to bfloat16.
+    worst = float(((ours - theirs).abs() - theirs.abs() / 128).max())
     what = f"an append of {queries} tokens to" if queries else "a decode over"
-    return f"{what} 8192 tokens differs from torch's by {worst:.3g}" if not worst <= 0.02 else ""
+    return f"{what} 8192 tokens differs from torch's by {worst:.3g} more than rounding" if not worst <= 0.001 else ""
