@@ -173,7 +173,7 @@ def _checks(rig: Rig, report: Report) -> Iterator[tuple[str, Callable[[], None]]
         f"pool of {2 * pool_bytes >> 20} MiB": lambda: checks.large_pool(kernels, device, pool_bytes),
     }
     for name, kind in graphs.STEPS.items():
-        single[f"captured graph: {name}"] = functools.partial(graphs.captured_graph, kernels, device, rig.capture, kind)
+        single[f"captured graph: {name}"] = functools.partial(graphs.captured_graph, checks.ShortSplits(), device, rig.capture, kind)
     for name, check in single.items():
         yield name, _adding(report, name, check)
 

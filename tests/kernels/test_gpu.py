@@ -90,10 +90,10 @@ class LeavesPadding(PagedTorch):
 @pytest.mark.parametrize("kind", graphs.STEPS.values(), ids=list(graphs.STEPS))
 def test_a_captured_step_is_compared_with_direct_calls(kind: type[graphs.Step], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "BATCHES", (1, 5))
-    monkeypatch.setattr(graphs, "WIDTH", 12)
+    monkeypatch.setattr(graphs, "WIDTH", 16)
     machine = Machine()
     with machine.installed():
-        assert graphs.captured_graph(PagedTriton(), "cpu", graphs.emulated, kind) == ""
+        assert graphs.captured_graph(checks.ShortSplits(), "cpu", graphs.emulated, kind) == ""
     assert machine.launches > 0
     assert machine.violations == []
 
