@@ -103,7 +103,7 @@ def mla_kernel(
         tl.store(stats + part * 2 + 1, total, mask=active)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["query_rows"])
 def mla_prefill_kernel(
     query, pool, pool_scale, out, tables, lens, query_lens, query_starts, tile_seq, tile_first, query_rows, scale,
     query_stride, query_head_stride, table_stride, block_stride, slot_stride,
