@@ -46,7 +46,8 @@ class LatentCall:
         """
         most = len(self.query) if max_queries is None else max_queries
         if plan.short:
-            self.append(tiles, query_lens, plan, most)
+            # Not by the number of rows: every few of them would be compiled for themselves.
+            self.append(tiles, query_lens, plan, plan.short if max_queries is None else most)
         if most > plan.short:
             self.prefill(tiles, query_lens, plan)
         else:
