@@ -56,13 +56,16 @@ GROUPS: dict[str, frozenset[str]] = {
 HALF_PRECISION = dataclasses.replace(SHAPES, dtypes=("float16", "bfloat16"))
 
 
+def claims_of(group: str) -> KernelCapabilities:
+    """What a group of features claims."""
+    return dataclasses.replace(HALF_PRECISION if group == "mla" else SHAPES, features=GROUPS[group])
+
+
 def laws(group: str, device: str, seconds: float) -> list[Check]:
     """The kernel laws on the device for one group of features. Laws that only the IR machine can see do not apply."""
-    shapes = HALF_PRECISION if group == "mla" else SHAPES
-    claims = dataclasses.replace(shapes, features=GROUPS[group])
     start = time.monotonic()
     report = check_kernels(
-        on_device(ShortSplits, device, claims),
+        on_device(ShortSplits, device, claims_of(group)),
         budget_seconds=seconds,
         # Giant pools exist on the IR machine only.
         laws=set(SENTENCES) - {OVERFLOW},

@@ -53,10 +53,10 @@ class Load:
 
 
 def milliseconds(run: Callable[[], object], *, graph: bool = False) -> list[float]:
-    """Times of `RUNS` runs on the current CUDA device, replayed from a graph where the host's launches would count. In a dry run, on the CPU, that
-    of a single one.
+    """Times of `RUNS` runs on the current CUDA device, replayed from a graph where the host's launches would count. Without a device
+    that of a single one.
     """
-    if DEVICE == "cpu":
+    if DEVICE != "cuda":
         start = time.perf_counter()
         run()
         return [1e3 * (time.perf_counter() - start)]

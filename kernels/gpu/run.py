@@ -11,7 +11,9 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any
 
 import torch
 
-from kvproof.kernels.gpu import checks, graphs, measure
+from kvproof.kernels.gpu import ahead, checks, graphs, measure
 from kvproof.kernels.gpu.report import Check, Measurement, Report
 from kvproof.kernels.gpu.supervise import LOST, supervise
 from kvproof.kernels.gpu.tune import tune
@@ -64,6 +66,9 @@ def _small(**sizes: Any) -> measure.Load:  # noqa: ANN401 - those of a load
 DRY = Rig("no device (a dry run)", "cpu", graphs.emulated, 1 << 20, _small, 1, 64)
 """The IR machine in place of a GPU, to see that every part runs."""
 
+AHEAD = Rig("no device (kernels are compiled)", "meta", graphs.emulated, 6 << 30, measure.Load)
+"""Tensors without contents."""
+
 
 def main(arguments: Sequence[str] | None = None, script: str = "") -> int:
     """Run everything that the request names. With `script`, which must call this function, in processes of their own."""
@@ -75,7 +80,10 @@ def main(arguments: Sequence[str] | None = None, script: str = "") -> int:
     )
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"begin no part after this many seconds (default: {SECONDS:.0f})")
     parser.add_argument("--worker", type=float, metavar="START", help=argparse.SUPPRESS)
+    parser.add_argument("--ahead", type=json.loads, metavar="SHARE", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.ahead:
+        return _compile_share(options.only, options.ahead)
     if not options.dry_run and not torch.cuda.is_available():
         print(
             "No GPU is visible to torch on this machine, so there is nothing to check or measure; run this where torch.cuda.is_available()."
@@ -84,27 +92,49 @@ def main(arguments: Sequence[str] | None = None, script: str = "") -> int:
     if not options.out.parent.is_dir():
         print(f"The folder {options.out.parent} does not exist; create it or name another report with --out.")
         return 2
+    again = [sys.executable, script, *(sys.argv[1:] if arguments is None else arguments)]
     if script and options.worker is None:
         report = Report(options.out, "not known yet")
-        again = [sys.executable, script, *(sys.argv[1:] if arguments is None else arguments), "--worker", str(report.start)]
-        return supervise(again, report, report.start + options.seconds + GRACE_SECONDS)
+        return supervise([*again, "--worker", str(report.start)], report, report.start + options.seconds + GRACE_SECONDS)
     rig = DRY if options.dry_run else gpu()
     measure.DEVICE = rig.device
     report = Report(options.out, rig.name, options.worker)
+    helpers = ahead.start(again) if script and not options.dry_run and options.only != "tune" else []
+    try:
+        return _go_through(options.only, rig, report, options.seconds)
+    finally:
+        for helper in helpers:
+            helper.kill()
+
+
+def _compile_share(only: str | None, share: list[Any]) -> int:
+    """What a process does that compiles ahead."""
+    kind, target, number, count = share
+    ahead.settle(target)
+    measure.DEVICE = AHEAD.device
+    with tempfile.TemporaryDirectory() as folder:
+        parts = dict(_parts(only, AHEAD, Report(Path(folder) / "ahead", AHEAD.name), 0.0))
+        groups = [group for group in checks.GROUPS if parts.pop(f"laws: {group}", None)]
+        ahead.compile_share(list(parts.values()), groups, kind, number, count)
+    return 0
+
+
+def _go_through(only: str | None, rig: Rig, report: Report, seconds: float) -> int:
+    """Every part that was not begun yet; returns the exit status."""
     known = {part.name for part in report.begun}
-    for name, part in _parts(options.only, rig, report, options.seconds):
+    for name, part in _parts(only, rig, report, seconds):
         spent = time.monotonic() - report.start
         if name in known:
             continue
-        if spent > options.seconds:
-            report.problem(f"{name}: not begun, {options.seconds:.0f} s had passed")
+        if spent > seconds:
+            report.problem(f"{name}: not begun, {seconds:.0f} s had passed")
             continue
-        report.begin(name, _limit(name, options.seconds - spent))
+        report.begin(name, _limit(name, seconds - spent))
         if not _guarded(name, part, report, on_machine=rig.device == "cpu"):
             print("          the device no longer answers; another process goes on", flush=True)
             return LOST
     report.finish()
-    print(f"{options.out}.md and {options.out}.json are written.")
+    print(f"{report.path}.md and {report.path}.json are written.")
     return 1 if any(check.verdict in ("broken", "error") for check in report.checks) else 0
 
 

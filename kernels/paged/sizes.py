@@ -46,14 +46,18 @@ class Target:
     shared_operands: bool = True
 
 
+ELSEWHERE = Target()
+"""What is no GPU: the IR machine, which has e4m3 and no limits, or what a process compiles for that has no GPU."""
+
+
 @functools.cache
 def target_of(device: torch.device) -> Target:
-    """The target of a torch device. What is no GPU is the IR machine, which has e4m3 and no limits.
+    """The target of a torch device.
 
     NVIDIA has e4m3 from compute capability 8.9 on; of AMD's kinds gfx950 has it, and gfx942 another one.
     """
     if device.type != "cuda":
-        return Target()
+        return ELSEWHERE
     properties = torch.cuda.get_device_properties(device)
     if torch.version.hip:
         return Target("hip", str(properties.gcnArchName).startswith("gfx95"), False)

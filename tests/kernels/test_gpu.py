@@ -13,7 +13,7 @@ import torch
 
 from kvproof.kernels.check import check_kernels
 from kvproof.kernels.contract import KernelCapabilities
-from kvproof.kernels.gpu import checks, device, graphs, measure, run
+from kvproof.kernels.gpu import ahead, checks, device, graphs, measure, run
 from kvproof.kernels.gpu.device import GuardBroken, Guarded, on_device
 from kvproof.kernels.gpu.report import Check, Measurement, Report
 from kvproof.kernels.gpu.supervise import supervise
@@ -168,6 +168,18 @@ def test_every_measurement_runs_on_a_small_load(monkeypatch: pytest.MonkeyPatch)
     # A causal prefill: two products of 32 x 32 / 2 x 32 multiplications and additions for 2 sequences and 4 query heads.
     assert found[8].value == pytest.approx(2 * 2 * (32 * 32 / 2) * 32 * 2 * 4 / 2e-3 / 1e12)
     assert all(entry.milliseconds == 2.0 for entry in found)
+
+
+def test_a_process_that_compiles_ahead_comes_by_every_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[str] = set()
+    monkeypatch.setattr(ahead, "compile_for", lambda target, kernel, *_: seen.add(f"{kernel.__name__} {target.arch}"))
+    monkeypatch.setattr(measure, "DEVICE", run.AHEAD.device)
+    parts = dict(run._parts("speed", run.AHEAD, Report(tmp_path / "ahead", "none"), 0.0))
+    ahead.compile_share([*parts.values()], [], ["cuda", 90, 32], 0, 1)
+    speed = ("decode", "merge", "prefill", "append", "append_merge", "mla", "lowbit", "store", "copy")
+    assert {f"{name}_kernel 90" for name in speed} <= seen
+    ahead.compile_share([], ["quantised"], ["cuda", 90, 32], 1, 3)
+    assert seen <= {f"{name}_kernel 90" for name in speed}
 
 
 def test_a_report_keeps_what_came_before_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
