@@ -266,17 +266,32 @@ def test_a_part_that_fails_ends_its_process_only_where_the_device_is_lost(answer
 
 BLOCKED = """
 import sys, runpy
-for name in ("msgspec", "click", "rich", "hypothesis", "pytest", "z3"):
+for name in sys.argv.pop().split(","):
     sys.modules[name] = None
-sys.argv = ["gpu.py", *sys.argv[1:]]
 runpy.run_path({script!r}, run_name="__main__")
 """
+SPARED = "msgspec,click,rich,hypothesis,pytest,z3"
+
+
+def run_without(names: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The script where none of these packages can be imported."""
+    command = [sys.executable, "-c", BLOCKED.format(script=str(ROOT / "benchmarks" / "gpu.py")), *arguments, names]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says that there is no GPU")
-def test_without_a_gpu_it_says_so_and_needs_nothing_but_torch_and_triton() -> None:
-    command = [sys.executable, "-c", BLOCKED.format(script=str(ROOT / "benchmarks" / "gpu.py"))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_without_a_gpu_it_says_so_and_needs_nothing_but_torch_triton_and_numpy() -> None:
+    done = run_without(SPARED)
     assert done.returncode == 2, done.stderr
     assert done.stdout.startswith("No GPU is visible to torch")
     assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["torch", "triton", "numpy"])
+def test_what_it_cannot_do_without_is_named(name: str) -> None:
+    done = run_without(name)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout.startswith("This run needs torch 2.11 or later, triton 3.6 or later and numpy: ")
+    assert name in done.stdout.split(": ", 1)[1]
+    assert done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr
