@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -152,6 +153,42 @@ def test_every_measurement_runs_on_a_small_load(monkeypatch: pytest.MonkeyPatch)
     # A causal prefill: two products of 32 x 32 / 2 x 32 multiplications and additions for 2 sequences and 4 query heads.
     assert found[8].value == pytest.approx(2 * 2 * (32 * 32 / 2) * 32 * 2 * 4 / 2e-3 / 1e12)
     assert all(entry.milliseconds == 2.0 for entry in found)
+
+
+class Graph:
+    """Stands for a captured graph: replays are counted, and nothing is recorded."""
+
+    replays = 0
+
+    def replay(self) -> None:
+        """One more."""
+        Graph.replays += 1
+
+
+class Event:
+    """Any two events are 8 ms apart."""
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        """Nothing to record."""
+
+    def elapsed_time(self, end: Event) -> float:
+        """In milliseconds."""
+        return 8.0
+
+
+@pytest.mark.parametrize(("graph", "each"), [(True, 8.0 / measure.LAYERS), (False, 8.0)])
+def test_the_time_of_a_graph_is_shared_out_among_its_runs(graph: bool, each: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    monkeypatch.setattr(measure, "DEVICE", "cuda")
+    monkeypatch.setattr(Graph, "replays", 0)
+    for name, stand_in in {"synchronize": lambda: None, "CUDAGraph": Graph, "graph": contextlib.nullcontext, "Event": Event}.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    assert measure.milliseconds(lambda: runs.append(0), graph=graph) == [each] * measure.RUNS
+    assert Graph.replays == (measure.RUNS if graph else 0)
+    assert len(runs) == measure.WARM + (measure.LAYERS if graph else measure.RUNS)
 
 
 def test_a_report_keeps_what_came_before_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
