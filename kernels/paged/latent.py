@@ -15,7 +15,7 @@ from kvproof.kernels.contract import KVPool
 from kvproof.kernels.paged.mla import mla_kernel, mla_prefill_kernel
 from kvproof.kernels.paged.parts import Parts, merge, merge_append, parts_of, pointer, pool_strides, scale_kind, zero_behind
 from kvproof.kernels.paged.plan import PrefillPlan
-from kvproof.kernels.paged.sizes import Tiles, padded
+from kvproof.kernels.paged.sizes import DEEP, Tiles, padded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +98,7 @@ class LatentCall:
             "PADDED_ROPE": padded(rope),
             "TILE": tiles.tile,
             "SCALES": scale_kind(self.pool),
+            "STAGED": tiles.stages == DEEP and self.stored.dtype != self.query.dtype,
             "STAGES": tiles.stages,
             "num_warps": tiles.warps,
         }

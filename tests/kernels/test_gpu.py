@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -182,6 +183,43 @@ def test_a_process_that_compiles_ahead_comes_by_every_kernel(tmp_path: Path, mon
     assert seen <= {f"{name}_kernel 90" for name in speed}
 
 
+class Graph:
+    """Stands for a captured graph: replays are counted, and nothing is recorded."""
+
+    replays = 0
+
+    def replay(self) -> None:
+        """One more."""
+        Graph.replays += 1
+
+
+class Event:
+    """Any two events are 8 ms apart."""
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        """Nothing to record."""
+
+    def elapsed_time(self, end: Event) -> float:
+        """In milliseconds."""
+        return 8.0
+
+
+@pytest.mark.parametrize(("graph", "each"), [(True, 8.0 / measure.LAYERS), (False, 8.0)])
+def test_the_time_of_a_graph_is_shared_out_among_its_runs(graph: bool, each: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    monkeypatch.setattr(measure, "DEVICE", "cuda")
+    monkeypatch.setattr(measure, "WARM_SECONDS", 0.0)
+    monkeypatch.setattr(Graph, "replays", 0)
+    for name, stand_in in {"synchronize": lambda: None, "CUDAGraph": Graph, "graph": contextlib.nullcontext, "Event": Event}.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    assert measure.milliseconds(lambda: runs.append(0), graph=graph) == [each] * measure.RUNS
+    assert Graph.replays == (measure.RUNS if graph else 0)
+    assert len(runs) == 1 + (measure.LAYERS if graph else measure.RUNS)
+
+
 def test_a_report_keeps_what_came_before_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = Report(tmp_path / "gpu", "A device")
     report.check(Check("a law", "held", "12 cases", 1.5))
@@ -297,17 +335,32 @@ def test_a_part_that_fails_ends_its_process_only_where_the_device_is_lost(answer
 
 BLOCKED = """
 import sys, runpy
-for name in ("msgspec", "click", "rich", "hypothesis", "pytest", "z3"):
+for name in sys.argv.pop().split(","):
     sys.modules[name] = None
-sys.argv = ["gpu.py", *sys.argv[1:]]
 runpy.run_path({script!r}, run_name="__main__")
 """
+SPARED = "msgspec,click,rich,hypothesis,pytest,z3"
+
+
+def run_without(names: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The script where none of these packages can be imported."""
+    command = [sys.executable, "-c", BLOCKED.format(script=str(ROOT / "benchmarks" / "gpu.py")), *arguments, names]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says that there is no GPU")
-def test_without_a_gpu_it_says_so_and_needs_nothing_but_torch_and_triton() -> None:
-    command = [sys.executable, "-c", BLOCKED.format(script=str(ROOT / "benchmarks" / "gpu.py"))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_without_a_gpu_it_says_so_and_needs_nothing_but_torch_triton_and_numpy() -> None:
+    done = run_without(SPARED)
     assert done.returncode == 2, done.stderr
     assert done.stdout.startswith("No GPU is visible to torch")
     assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["torch", "triton", "numpy"])
+def test_what_it_cannot_do_without_is_named(name: str) -> None:
+    done = run_without(name)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout.startswith("This run needs torch 2.11 or later, triton 3.6 or later and numpy: ")
+    assert name in done.stdout.split(": ", 1)[1]
+    assert done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr
