@@ -1,4 +1,4 @@
-"""Check and measure the paged kernels on this machine's GPU; needs torch and triton, and no installation of kvproof.
+"""Check and measure the paged kernels on this machine's GPU; needs torch, triton and numpy, and no installation of kvproof.
 
     python benchmarks/gpu.py --out report            # report.md and report.json, under eight minutes
     python benchmarks/gpu.py --only tune --out tuned
@@ -24,6 +24,12 @@ def find_checkout() -> None:
 
 if __name__ == "__main__":
     find_checkout()
-    from kvproof.kernels.gpu.run import main
+    try:
+        from kvproof.kernels.gpu.run import main
+    except ImportError as error:
+        print(
+            f"This run needs torch 2.11 or later, triton 3.6 or later and numpy: {error}. Install what is missing, or run it with a Python that has it."
+        )
+        raise SystemExit(2) from None
 
     raise SystemExit(main(script=__file__))

@@ -92,6 +92,7 @@ class _Check:
         self.wants_overflow = options.laws is None or OVERFLOW in options.laws
         self.overflow: LawResult | None = None
         self.cases = self.launches = 0
+        self.case: Case | None = None
         self.stopped = ""
 
     def run(self) -> None:
@@ -108,6 +109,7 @@ class _Check:
             if all(tally.case for tally in self.tallies.values()) and (self.overflow is not None or not self.wants_overflow):
                 return
             self.tell("cases")
+            self.case = case
             self.judge(case)
             if self.stopped:
                 return
@@ -228,7 +230,7 @@ def check_kernels(
     try:
         check.run()
     except MachineError as error:
-        problem = str(error)
+        problem = f"{error}, in {check.case}"
     finally:
         torch.set_num_threads(threads)
     if check.stopped and not any(tally.case for tally in check.tallies.values()):

@@ -7,7 +7,7 @@ block is a copy in all tensors, whichever group it belongs to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from kvproof.impl.engine.batch import Batch
 from kvproof.impl.engine.config import ModelConfig
 from kvproof.kernels.contract import KVPool
+from kvproof.kernels.paged.plan import PrefillPlan
 
 DTYPES = {"plain": torch.float32, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
@@ -36,12 +37,16 @@ class Kernels(Protocol):
         scale: float,
         query_lens: Tensor | None = None,
         window: int | None = None,
+        plan: PrefillPlan | None = None,
         max_tokens: int | None = None,
         max_queries: int | None = None,
     ) -> Tensor:
-        """Attention of each query over its sequence. No sequence has more than `max_tokens`, nor more than `max_queries` of them new: kernels
+        """Attention of each query over its sequence. `plan`: what `prefill_plan` returned for these query lengths. No sequence has more than `max_tokens`, nor more than `max_queries` of them new: kernels
         size their launches by what the host knows, since reading lengths would wait for the device.
         """
+
+    def prefill_plan(self, pool: KVPool, query: Tensor, query_lens: Tensor) -> PrefillPlan | None:
+        """What the attention of several layers shares; None where there is nothing to share."""
 
     def copy_layers(self, pools: Sequence[KVPool], pairs: Tensor) -> None:
         """The same blocks in all layers."""
@@ -59,6 +64,8 @@ class Store:
     host: list[KVPool]
     windows: tuple[int | None, ...]
     scale: float
+    _planned: tuple[Batch, PrefillPlan | None] | None = field(default=None, init=False, repr=False)
+    """The batch that was last attended to, and its plan."""
 
     @classmethod
     def of(
@@ -98,6 +105,7 @@ class Store:
             scale=self.scale,
             query_lens=None if batch.decodes else batch.query_lens,
             window=window,
+            plan=None if batch.decodes else self._plan(query, batch),
             max_tokens=batch.longest,
             max_queries=batch.most_queries,
         )
@@ -116,6 +124,12 @@ class Store:
         """(group, device block, host block): back to the device."""
         for pool, host in zip(self.pools, self.host, strict=True):
             self.kernels.move(host, pool, _slots(blocks, 2, pool), _slots(blocks, 1, pool))
+
+    def _plan(self, query: Tensor, batch: Batch) -> PrefillPlan | None:
+        """Made in the first layer of a step: it depends on the query lengths, and on sizes that all layers have in common."""
+        if self._planned is None or self._planned[0] is not batch:
+            self._planned = batch, self.kernels.prefill_plan(self.pools[0], query, batch.query_lens)
+        return self._planned[1]
 
     def _of(self, layer: int) -> tuple[int, KVPool]:
         index, group = divmod(layer, len(self.windows))

@@ -14,7 +14,7 @@ from kvproof.kernels.gpu.device import on_device
 from kvproof.kernels.gpu.report import Check
 from kvproof.kernels.laws.judges import SENTENCES
 from kvproof.kernels.laws.overflow import LAW as OVERFLOW
-from kvproof.kernels.lowbit import LowBitPool, LowBitScheme
+from kvproof.kernels.lowbit import PAGED, RINGS, LowBitPool, LowBitScheme
 from kvproof.kernels.paged.adapter import PagedTriton
 from kvproof.kernels.paged.lowbit import LowBitTriton
 from kvproof.kernels.paged.lowbit_torch import LowBitTorch
@@ -22,9 +22,11 @@ from kvproof.kernels.paged.torch_path import PagedTorch
 
 
 class ShortSplits(PagedTriton):
-    """Splits of a few dozen tokens, so that the suite's short sequences have several."""
+    """Splits of three tiles, so that the suite's sequences have several of them, and a loop has several tiles on their way: a tile for each split would
+    leave the pipeline out.
+    """
 
-    split_tokens = 64
+    split_tokens = 192
 
 
 COMPILE_SECONDS = 120.0
@@ -54,13 +56,16 @@ GROUPS: dict[str, frozenset[str]] = {
 HALF_PRECISION = dataclasses.replace(SHAPES, dtypes=("float16", "bfloat16"))
 
 
+def claims_of(group: str) -> KernelCapabilities:
+    """What a group of features claims."""
+    return dataclasses.replace(HALF_PRECISION if group == "mla" else SHAPES, features=GROUPS[group])
+
+
 def laws(group: str, device: str, seconds: float) -> list[Check]:
     """The kernel laws on the device for one group of features. Laws that only the IR machine can see do not apply."""
-    shapes = HALF_PRECISION if group == "mla" else SHAPES
-    claims = dataclasses.replace(shapes, features=GROUPS[group])
     start = time.monotonic()
     report = check_kernels(
-        on_device(ShortSplits, device, claims),
+        on_device(ShortSplits, device, claims_of(group)),
         budget_seconds=seconds,
         # Giant pools exist on the IR machine only.
         laws=set(SENTENCES) - {OVERFLOW},
@@ -112,7 +117,7 @@ def large_pool(kernels: PagedKernels, device: str, pool_bytes: int) -> str:
 
 
 def low_bits(device: str) -> str:
-    """Triton against torch: the same stored bits pass after pass, and attention within what half precision allows."""
+    """Triton against torch: the same numbers, scales, zeros and windows after each pass, and attention within what half precision allows."""
     pools = [LowBitPool.empty(12, 32, 2, 128, rings=3, recent=40, device=device, dtype=torch.bfloat16) for _ in range(2)]
     kernels = (LowBitTriton(), LowBitTorch())
     tables = torch.arange(12, dtype=torch.int32, device=device).view(2, 6).flip(1).contiguous()
@@ -125,12 +130,11 @@ def low_bits(device: str) -> str:
         for at in range(2):
             counts[at] = kernels[at].store(pools[at], rows[0], rows[1], tables, rings, lens, after, counts[at])
         lens = after
-        if (
-            not torch.equal(counts[0], counts[1])
-            or not torch.equal(pools[0].key, pools[1].key)
-            or not torch.equal(pools[0].value, pools[1].value)
-        ):
-            return f"pass {turn} stores other bits than the same pass in torch"
+        if not torch.equal(counts[0], counts[1]):
+            return f"pass {turn} quantises other tokens than the same pass in torch"
+        for name in (*PAGED, *RINGS):
+            if not torch.equal(getattr(pools[0], name), getattr(pools[1], name)):
+                return f"pass {turn} stores another {name} than the same pass in torch"
     query = torch.randn(2, 8, 128, device=device).to(torch.bfloat16)
     ours, theirs = (kernels[at].attend(pools[at], query, tables, rings, lens, counts[at], scale=128**-0.5) for at in range(2))
     worst = float((ours.float() - theirs.float()).abs().max())
@@ -151,7 +155,11 @@ def against_torch(kernels: PagedKernels, device: str, queries: int = 0) -> str:
     query = torch.randn(sum(counts) if queries else 4, 32, head, device=device).to(torch.bfloat16)
     seq_lens = torch.tensor(lens, dtype=torch.int32, device=device)
     query_lens = torch.tensor(counts, dtype=torch.int32, device=device) if queries else None
-    ours, theirs = (one.attend(pool, query, tables, seq_lens, scale=head**-0.5, query_lens=query_lens) for one in (kernels, PagedTorch()))
-    worst = float((ours.float() - theirs.float()).abs().max())
+    ours, theirs = (
+        one.attend(pool, query, tables, seq_lens, scale=head**-0.5, query_lens=query_lens).float() for one in (kernels, PagedTorch())
+    )
+    # Averages of 8192 values have a spread of 0.02, and one tile of 64 tokens has a part of 0.005 in them. What is lawful is less: weights and
+    # outputs are rounded to bfloat16.
+    worst = float(((ours - theirs).abs() - theirs.abs() / 128).max())
     what = f"an append of {queries} tokens to" if queries else "a decode over"
-    return f"{what} 8192 tokens differs from torch's by {worst:.3g}" if not worst <= 0.02 else ""
+    return f"{what} 8192 tokens differs from torch's by {worst:.3g} more than rounding" if not worst <= 0.001 else ""

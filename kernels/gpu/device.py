@@ -20,6 +20,7 @@ from triton.runtime.jit import JITFunction
 
 from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
 from kvproof.kernels.lowbit import LowBitPool
+from kvproof.kernels.machine import MachineError
 
 GUARD_BYTES = 1 << 16
 """On each side of a storage: larger than any block of the suite's cases, so that a block id off by one lands in it."""
@@ -33,6 +34,10 @@ _RUN = JITFunction.run
 
 class GuardBroken(RuntimeError):
     """Bytes outside every tensor were written."""
+
+
+class DeviceLostError(MachineError):
+    """After an illegal address every later call of the process fails, whatever it is given: a check ends, without looking for smaller cases."""
 
 
 class Guarded:
@@ -118,11 +123,27 @@ def _call(kernels: type[PagedKernels], method: str, device: str, *args: Any, **o
             return [moved(part) for part in value]
         return guarded.tensor(value) if isinstance(value, torch.Tensor) else value
 
-    with _really_launched(device):
-        result = getattr(kernels(), method)(*map(moved, args), **{name: moved(value) for name, value in options.items()})
+    try:
+        with _really_launched(device):
+            result = getattr(kernels(), method)(*map(moved, args), **{name: moved(value) for name, value in options.items()})
+    except Exception as error:
+        if _lost(device):
+            raise DeviceLostError(f"{method}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
+        raise
     guarded.check()
     guarded.bring_back()
     return result
+
+
+def _lost(device: str) -> bool:
+    """Whether nothing can be asked of the device any more."""
+    if device == "cpu":
+        return False
+    try:
+        torch.cuda.synchronize()
+    except Exception:  # noqa: BLE001 - whatever it says
+        return True
+    return False
 
 
 @contextlib.contextmanager

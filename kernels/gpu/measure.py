@@ -24,7 +24,15 @@ from kvproof.kernels.paged.lowbit import LowBitTriton
 DEVICE = "cuda"
 
 RUNS, WARM = 20, 3
-"""Timed and untimed runs of each measurement."""
+"""Timed runs of each measurement, and untimed ones between two looks at the clock."""
+
+WARM_SECONDS = 0.2
+"""So long the device is kept busy before it is timed: while a kernel is compiled it turns its clocks down, and takes milliseconds to turn them up."""
+
+LAYERS = 4
+"""Runs in one graph, each behind the other as the layers of a model are. What a replay costs before its first kernel, some microseconds of a run of
+half a millisecond, is then shared out as it is in a model. None finds in the cache what the one before it read: each reads several times its size.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,21 +58,26 @@ class Load:
 
 
 def milliseconds(run: Callable[[], object], *, graph: bool = False) -> list[float]:
-    """Times of `RUNS` runs on the current CUDA device, replayed from a graph where the host's launches would count. In a dry run, on the CPU, that
-    of a single one.
+    """Times of `RUNS` runs on the current CUDA device, of LAYERS each from a graph where the host's launches would count. Without a device
+    that of a single one.
     """
-    if DEVICE == "cpu":
+    if DEVICE != "cuda":
         start = time.perf_counter()
         run()
         return [1e3 * (time.perf_counter() - start)]
-    for _ in range(WARM):
-        run()
+    run()  # compiles
     torch.cuda.synchronize()
     if graph:
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured):
-            run()
+            for _ in range(LAYERS):
+                run()
         run = captured.replay
+    stop = time.perf_counter() + WARM_SECONDS
+    while time.perf_counter() < stop:
+        for _ in range(WARM):
+            run()
+        torch.cuda.synchronize()
     event: Any = torch.cuda.Event
     events = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(RUNS)]
     for begin, end in events:
@@ -72,7 +85,7 @@ def milliseconds(run: Callable[[], object], *, graph: bool = False) -> list[floa
         run()
         end.record()
     torch.cuda.synchronize()
-    return [begin.elapsed_time(end) for begin, end in events]
+    return [begin.elapsed_time(end) / (LAYERS if graph else 1) for begin, end in events]
 
 
 def entry(name: str, times: list[float], work: float, unit: str, rate: float = 0.0, against: str = "") -> Measurement:
@@ -176,7 +189,10 @@ def decode_latent(load: Load, heads: int, rates: Rates, kernels: PagedTriton, ne
     lens = torch.full((seqs,), tokens, dtype=torch.int32, device=DEVICE)
     query = torch.randn(seqs * max(1, new), heads, 576, device=DEVICE).to(torch.bfloat16)
     pool = KVPool(key, key[..., :512], block, "NHD", scale, scale)
-    options: dict[str, Any] = {"query_lens": torch.full_like(lens, new), "max_queries": new} if new else {}
+    options: dict[str, Any] = {}
+    if new:
+        counts = torch.full_like(lens, new)
+        options = {"query_lens": counts, "max_queries": new, "plan": kernels.prefill_plan(pool, query, counts)}
     times = milliseconds(lambda: kernels.attend(pool, query, tables, lens, scale=0.05, **options), graph=True)
     name = f"mla {f'append of {new} tokens' if new else 'decode'} {load.stored}, {seqs} x {tokens}, {heads} heads"
     row = 576.0 * key.element_size() + (4 if scale is not None else 0)
@@ -198,11 +214,14 @@ def prefill(load: Load, rates: Rates, kernels: PagedTriton, name: str = "", made
 
 
 def append(load: Load, tokens: int, rates: Rates, kernels: PagedTriton) -> Measurement:
-    """`tokens` query tokens for each sequence, as drafts are verified, replayed from a graph: it reads what a decode reads."""
+    """`tokens` query tokens for each sequence, as drafts are verified, replayed from a graph: it reads what a decode reads. The plan is made once, as
+    for the layers of a model: its dozen small kernels would be a tenth of the time.
+    """
     made = batch(load)
     query = torch.randn(load.seqs * tokens, load.kv_heads * load.ratio, load.head, device=DEVICE).to(torch.bfloat16)
     counts = torch.full_like(made.lens, tokens)
-    options: dict[str, Any] = {"scale": load.head**-0.5, "query_lens": counts, "max_queries": tokens}
+    plan = kernels.prefill_plan(made.pool, query, counts)
+    options: dict[str, Any] = {"scale": load.head**-0.5, "query_lens": counts, "max_queries": tokens, "plan": plan}
     times = milliseconds(lambda: kernels.attend(made.pool, query, made.tables, made.lens, **options), graph=True)
     work = 2.0 * load.seqs * load.tokens * load.kv_heads * load.head * made.pool.key.element_size()
     return entry(
@@ -226,8 +245,8 @@ def decode_low_bits(load: Load, rates: Rates) -> Measurement:
     query = torch.randn(load.seqs, load.kv_heads * load.ratio, load.head, device=DEVICE).to(torch.bfloat16)
     kernels = LowBitTriton()
     times = milliseconds(lambda: kernels.attend(pool, query, tables, rings, lens, done, scale=load.head**-0.5), graph=True)
-    stored = sum(getattr(pool, name).numel() * getattr(pool, name).element_size() for name in PAGED)
-    recent = 2.0 * load.seqs * pool.recent * load.kv_heads * load.head * 2
+    stored = sum(getattr(pool, name).numel() * getattr(pool, name).element_size() for name in PAGED) / (width * 32) * int(done[0])
+    recent = 2.0 * load.seqs * (load.tokens - int(done[0])) * load.kv_heads * load.head * 2
     return entry(f"decode 4 bits {load.layout}, {load.seqs} x {load.tokens}", times, stored + recent, "GB/s", rates.copy, "copy")
 
 

@@ -11,7 +11,9 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any
 
 import torch
 
-from kvproof.kernels.gpu import checks, graphs, measure
+from kvproof.kernels.gpu import ahead, checks, graphs, measure
 from kvproof.kernels.gpu.report import Check, Measurement, Report
 from kvproof.kernels.gpu.supervise import LOST, supervise
 from kvproof.kernels.gpu.tune import tune
@@ -34,7 +36,8 @@ GRACE_SECONDS = 45.0
 
 
 PART_SECONDS = 90.0
-"""So long a part may take before its process is ended; it takes some ten seconds, most of them for compiling. Laws and tuning have their own share."""
+"""So long a part may take before its process is ended; it takes some ten seconds, most of them for compiling. Groups of laws may take as much beyond
+their share of the time, tuning all that is left."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +66,9 @@ def _small(**sizes: Any) -> measure.Load:  # noqa: ANN401 - those of a load
 DRY = Rig("no device (a dry run)", "cpu", graphs.emulated, 1 << 20, _small, 1, 64)
 """The IR machine in place of a GPU, to see that every part runs."""
 
+AHEAD = Rig("no device (kernels are compiled)", "meta", graphs.emulated, 6 << 30, measure.Load)
+"""Tensors without contents."""
+
 
 def main(arguments: Sequence[str] | None = None, script: str = "") -> int:
     """Run everything that the request names. With `script`, which must call this function, in processes of their own."""
@@ -74,7 +80,10 @@ def main(arguments: Sequence[str] | None = None, script: str = "") -> int:
     )
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"begin no part after this many seconds (default: {SECONDS:.0f})")
     parser.add_argument("--worker", type=float, metavar="START", help=argparse.SUPPRESS)
+    parser.add_argument("--ahead", type=json.loads, metavar="SHARE", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.ahead:
+        return _compile_share(options.only, options.ahead)
     if not options.dry_run and not torch.cuda.is_available():
         print(
             "No GPU is visible to torch on this machine, so there is nothing to check or measure; run this where torch.cuda.is_available()."
@@ -83,36 +92,72 @@ def main(arguments: Sequence[str] | None = None, script: str = "") -> int:
     if not options.out.parent.is_dir():
         print(f"The folder {options.out.parent} does not exist; create it or name another report with --out.")
         return 2
+    again = [sys.executable, script, *(sys.argv[1:] if arguments is None else arguments)]
     if script and options.worker is None:
         report = Report(options.out, "not known yet")
-        again = [sys.executable, script, *(sys.argv[1:] if arguments is None else arguments), "--worker", str(report.start)]
-        return supervise(again, report, report.start + options.seconds + GRACE_SECONDS)
+        return supervise([*again, "--worker", str(report.start)], report, report.start + options.seconds + GRACE_SECONDS)
     rig = DRY if options.dry_run else gpu()
     measure.DEVICE = rig.device
     report = Report(options.out, rig.name, options.worker)
+    helpers = ahead.start(again) if script and not options.dry_run and options.only != "tune" else []
+    try:
+        return _go_through(options.only, rig, report, options.seconds)
+    finally:
+        for helper in helpers:
+            helper.kill()
+
+
+def _compile_share(only: str | None, share: list[Any]) -> int:
+    """What a process does that compiles ahead."""
+    kind, target, number, count = share
+    ahead.settle(target)
+    measure.DEVICE = AHEAD.device
+    with tempfile.TemporaryDirectory() as folder:
+        parts = dict(_parts(only, AHEAD, Report(Path(folder) / "ahead", AHEAD.name), 0.0))
+        groups = [group for group in checks.GROUPS if parts.pop(f"laws: {group}", None)]
+        ahead.compile_share(list(parts.values()), groups, kind, number, count)
+    return 0
+
+
+def _go_through(only: str | None, rig: Rig, report: Report, seconds: float) -> int:
+    """Every part that was not begun yet; returns the exit status."""
     known = {part.name for part in report.begun}
-    for name, part in _parts(options.only, rig, report, options.seconds):
+    for name, part in _parts(only, rig, report, seconds):
         spent = time.monotonic() - report.start
         if name in known:
             continue
-        if spent > options.seconds:
-            report.problem(f"{name}: not begun, {options.seconds:.0f} s had passed")
+        if spent > seconds:
+            report.problem(f"{name}: not begun, {seconds:.0f} s had passed")
             continue
-        own_share = name == "tune" or name.startswith("laws")
-        report.begin(name, options.seconds - spent + GRACE_SECONDS if own_share else PART_SECONDS)
-        if not _guarded(name, part, report):
+        report.begin(name, _limit(name, seconds - spent))
+        if not _guarded(name, part, report, on_machine=rig.device == "cpu"):
             print("          the device no longer answers; another process goes on", flush=True)
             return LOST
     report.finish()
-    print(f"{options.out}.md and {options.out}.json are written.")
+    print(f"{report.path}.md and {report.path}.json are written.")
     return 1 if any(check.verdict in ("broken", "error") for check in report.checks) else 0
 
 
-def _guarded(name: str, part: Callable[[], None], report: Report) -> bool:
-    """One part; what it raises is an entry of the report. False where the device is lost to this process, so that no later part could run."""
+def _limit(name: str, left: float) -> float:
+    """How long a part may take, of the seconds that are left: a group of laws its share and what its last case may need beyond."""
+    if name == "tune":
+        return left + GRACE_SECONDS
+    group = name.removeprefix("laws: ")
+    return PART_SECONDS + (left / _groups_from(group) if group in checks.GROUPS else 0.0)
+
+
+def _groups_from(group: str) -> int:
+    """How many groups of laws there are from this one on, which share the time that is left."""
+    return len(checks.GROUPS) - list(checks.GROUPS).index(group)
+
+
+def _guarded(name: str, part: Callable[[], None], report: Report, *, on_machine: bool = False) -> bool:
+    """One part; what it raises is an entry of the report. False where the device is lost to this process, so that no later part could run. A dry
+    run is on the IR machine, whether there is a GPU or not.
+    """
     print(f"{time.monotonic() - report.start:6.1f} s  {name}", flush=True)
     try:
-        with contextlib.nullcontext() if torch.cuda.is_available() else Machine().installed():
+        with Machine().installed() if on_machine else contextlib.nullcontext():
             part()
         _settle()
     except Exception as error:  # noqa: BLE001 - whatever ends a part must not end the run
@@ -143,8 +188,8 @@ def _parts(only: str | None, rig: Rig, report: Report, seconds: float) -> Iterat
     if only in (None, "speed"):
         yield from _speed(rig, report)
     if only in (None, "checks"):
-        for done, group in enumerate(checks.GROUPS):
-            yield f"laws: {group}", _judging(rig, report, group, seconds, len(checks.GROUPS) - done)
+        for group in checks.GROUPS:
+            yield f"laws: {group}", _judging(rig, report, group, seconds)
     if only == "tune":
         yield "tune", lambda: tune(report, seconds)
 
@@ -158,7 +203,7 @@ def _checks(rig: Rig, report: Report) -> Iterator[tuple[str, Callable[[], None]]
         f"pool of {2 * pool_bytes >> 20} MiB": lambda: checks.large_pool(kernels, device, pool_bytes),
     }
     for name, kind in graphs.STEPS.items():
-        single[f"captured graph: {name}"] = functools.partial(graphs.captured_graph, kernels, device, rig.capture, kind)
+        single[f"captured graph: {name}"] = functools.partial(graphs.captured_graph, checks.ShortSplits(), device, rig.capture, kind)
     for name, check in single.items():
         yield name, _adding(report, name, check)
 
@@ -167,11 +212,11 @@ def _adding(report: Report, name: str, check: Callable[[], str]) -> Callable[[],
     return lambda: report.check(checks.timed(name, check))
 
 
-def _judging(rig: Rig, report: Report, group: str, seconds: float, groups: int) -> Callable[[], None]:
-    """An equal share of the time that is left for each of the `groups` to come."""
+def _judging(rig: Rig, report: Report, group: str, seconds: float) -> Callable[[], None]:
+    """An equal share of the time that is left for each group to come."""
 
     def judge() -> None:
-        share = (seconds - (time.monotonic() - report.start)) / groups
+        share = (seconds - (time.monotonic() - report.start)) / _groups_from(group)
         for entry in checks.laws(group, rig.device, share):
             report.check(entry)
 

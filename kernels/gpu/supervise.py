@@ -36,7 +36,8 @@ def supervise(command: Sequence[str], report: Report, deadline: float) -> int:
             worker.kill()
             worker.wait()
         report.read()
-        if not why and worker.returncode in (0, 1, 2):
+        # An exception that nobody took ends a process with 1 as well: only the report says that the end was reached.
+        if not why and (worker.returncode == 2 or (worker.returncode in (0, 1) and report.complete)):
             return max(worker.returncode, int(restarted))
         restarted = True
         if why or worker.returncode != LOST:

@@ -18,7 +18,7 @@ from kvproof.kernels.paged.sizes import Tiles
 DECODES = list(itertools.product((64, 128, 32), (4, 8), (5, 7, 3), (1024, 2048, 512)))
 """Tile, warps, stages, tokens of a split. An even number of stages makes the pipeline of the odd one below it (`sizes.DEEP`)."""
 
-PREFILLS = list(itertools.product((128, 64), (64, 128, 32), (8, 4), (5, 3, 7)))
+PREFILLS = [(rows, tile, warps, stages) for warps, stages, rows, tile in itertools.product((8, 4), (5, 7, 3), (128, 64), (64, 128, 32))]
 """Rows, tile, warps, stages."""
 
 

@@ -193,6 +193,9 @@ def _sweep_family(capabilities: KernelCapabilities, family: Family, rng: random.
             yield case
             if family.blocks:
                 continue
+            if turn == 1 and case.operation == "attend" and not case.rope and "sinks" in capabilities.features:
+                # A sink belongs to a query head, and in the turn before there may have been one of these for each key head.
+                yield dataclasses.replace(case, sinks=True)
             if kind == "prefill":
                 # As drafts are verified: a few tokens at the end of each sequence.
                 yield dataclasses.replace(case, query_lens=tuple(min(length, 5 + at % 2) for at, length in enumerate(case.lens)))

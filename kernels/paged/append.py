@@ -77,7 +77,7 @@ def append_kernel(
     tl.store(stats + part * 2 + 1, total, mask=active)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def append_merge_kernel(
     partial, stats, sinks, out, lens, query_lens, query_starts, splits,
     TOKENS: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,

@@ -24,10 +24,9 @@ import triton
 from rich.console import Console
 from rich.progress import track
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from triton.compiler.compiler import make_backend
-from triton.runtime.jit import JITFunction, create_function_from_signature
+from triton.runtime.jit import JITFunction
 
+from kvproof.kernels.paged.compiling import compile_for
 from kvproof.kernels.paged.shapes import CASES, Shape
 from kvproof.kernels.paged.sizes import Target
 
@@ -102,13 +101,8 @@ def compile_launch(launch: Launch, name: str, case: str) -> Compiled:
     """Compile for the device called `name`. What the compiler refuses is a fault, not an exception."""
     device = DEVICES[name]
     place = Compiled(name, case, launch.kernel.__name__)
-    backend = make_backend(device.triton)
-    bind = create_function_from_signature(launch.kernel.signature, launch.kernel.params, backend)
-    # Named, because Triton 3.9 warns where it is left to the default that all these releases share.
-    bound, specialisation, options = bind(*launch.args, **{**launch.options, "enable_fp_fusion": True})
-    parsed, signature, constants, attributes = launch.kernel._pack_args(backend, {**options}, bound, specialisation, options)
     try:
-        done = triton.compile(ASTSource(launch.kernel, signature, constants, attributes), target=device.triton, options=parsed.__dict__)
+        done = compile_for(device.triton, launch.kernel, launch.args, launch.options)
     except Exception as error:  # noqa: BLE001 - a compiler fails in many ways, and each is a row of the table
         return dataclasses.replace(place, fault=f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
     read = _read_cubin if device.triton.backend == "cuda" else _read_amdgcn

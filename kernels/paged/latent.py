@@ -15,7 +15,7 @@ from kvproof.kernels.contract import KVPool
 from kvproof.kernels.paged.mla import mla_kernel, mla_prefill_kernel
 from kvproof.kernels.paged.parts import Parts, merge, merge_append, parts_of, pointer, pool_strides, scale_kind, zero_behind
 from kvproof.kernels.paged.plan import PrefillPlan
-from kvproof.kernels.paged.sizes import Tiles, padded
+from kvproof.kernels.paged.sizes import DEEP, Tiles, padded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,8 @@ class LatentCall:
         """
         most = len(self.query) if max_queries is None else max_queries
         if plan.short:
-            self.append(tiles, query_lens, plan, most)
+            # Not by the number of rows: every few of them would be compiled for themselves.
+            self.append(tiles, query_lens, plan, plan.short if max_queries is None else most)
         if most > plan.short:
             self.prefill(tiles, query_lens, plan)
         else:
@@ -97,6 +98,7 @@ class LatentCall:
             "PADDED_ROPE": padded(rope),
             "TILE": tiles.tile,
             "SCALES": scale_kind(self.pool),
+            "STAGED": tiles.stages == DEEP and self.stored.dtype != self.query.dtype,
             "STAGES": tiles.stages,
             "num_warps": tiles.warps,
         }

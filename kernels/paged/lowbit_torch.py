@@ -115,7 +115,8 @@ def _levels(pool: LowBitPool, x: torch.Tensor, axis: int) -> tuple[torch.Tensor,
     """Levels, zeros and scales of groups along an axis; zeros and scales as they will be read."""
     kind, most = pool.key_scale.dtype, 2**pool.bits - 1
     zero = x.amin(axis, keepdim=True).to(kind).float()
-    scale = ((x.amax(axis, keepdim=True) - zero) / most).to(kind).float()
+    # By a tensor: on a GPU torch divides by a Python number as it multiplies by the reciprocal, whose last bit may be another.
+    scale = ((x.amax(axis, keepdim=True) - zero) / torch.full_like(zero, most)).to(kind).float()
     scale = torch.where(scale > 0, scale, 1.0)
     return ((x - zero) / scale + 0.5).floor().clamp(0, most).to(torch.uint8), zero, scale
 

@@ -38,7 +38,7 @@ def merged(partial, stats, sinks, first, count, head, HEAD: tl.constexpr, PADDED
     return finished(top, total, acc, sink, SINKS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def merge_kernel(
     partial, stats, sinks, out, lens, splits,
     HEAD: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,

@@ -26,9 +26,12 @@ from kvproof.kernels.paged.tiles import LOG2E, finished, places, rows, step, tok
 def latent_walk(
     q, q_rope, position, pool, pool_scale, table_row, scale, block_stride, slot_stride, start, stop,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, LATENT: tl.constexpr, PADDED: tl.constexpr, ROPE: tl.constexpr, PADDED_ROPE: tl.constexpr,
-    TILE: tl.constexpr, SCALES: tl.constexpr, STAGES: tl.constexpr,
+    TILE: tl.constexpr, SCALES: tl.constexpr, STAGED: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Attend to positions `start` to `stop`, each query row up to its own `position`: largest scores, sums of weights, weighted latents."""
+    """Attend to positions `start` to `stop`, each query row up to its own `position`: largest scores, sums of weights, weighted latents.
+
+    STAGED: quantised rows go through shared memory as they come, a tile ahead.
+    """
     if SCALES == "pool":
         scale *= tl.load(pool_scale)
     lane = tl.arange(0, TILE)
@@ -42,6 +45,10 @@ def latent_walk(
         block, offset = places(table_row, at, inside, BLOCK)
         base = block * block_stride + offset * slot_stride
         latent = widened(rows(pool, base, inside, LATENT, PADDED), q.dtype)
+        if STAGED:
+            # Changes no number, since unseen rows are zeros. But with a second operand in the way the compiler converts the numbers before it lays
+            # them out for the two products; otherwise it lays out what is stored, twice and differently, and then copies nothing ahead.
+            latent = tl.where(inside[:, None], latent, 0.0)
         rope = widened(rows(pool + LATENT, base, inside, ROPE, PADDED_ROPE), q.dtype)
         score = tl.dot(q, tl.trans(latent), input_precision="ieee")
         score = tl.dot(q_rope, tl.trans(rope), score, input_precision="ieee") * (scale * LOG2E)
@@ -62,7 +69,7 @@ def mla_kernel(
     query_stride, query_head_stride, table_stride, block_stride, slot_stride,
     HEADS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, LATENT: tl.constexpr, PADDED: tl.constexpr,
     ROPE: tl.constexpr, PADDED_ROPE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, SCALES: tl.constexpr,
-    APPEND: tl.constexpr, SINGLE: tl.constexpr, STAGES: tl.constexpr,
+    STAGED: tl.constexpr, APPEND: tl.constexpr, SINGLE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Program (tile of query rows, split, sequence). APPEND: sequences have up to TOKENS query tokens each, and those that have more are left to
     the prefill; otherwise all have one. SINGLE: no second split, write `out`. SCALES: "none", "pool" or "token", one for each slot.
@@ -88,7 +95,7 @@ def mla_kernel(
     q_rope = rows(query + LATENT, query_row, active, ROPE, PADDED_ROPE)
     top, total, acc = latent_walk(
         q, q_rope, length - queries + token, pool, pool_scale, tables + seq * table_stride, scale, block_stride, slot_stride, start, stop,
-        ROWS, BLOCK, LATENT, PADDED, ROPE, PADDED_ROPE, TILE, SCALES, STAGES,
+        ROWS, BLOCK, LATENT, PADDED, ROPE, PADDED_ROPE, TILE, SCALES, STAGED, STAGES,
     )  # fmt: skip
     element = tl.arange(0, PADDED)
     mask = active[:, None] & (element < LATENT)[None, :]
@@ -103,12 +110,13 @@ def mla_kernel(
         tl.store(stats + part * 2 + 1, total, mask=active)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["query_rows"])
 def mla_prefill_kernel(
     query, pool, pool_scale, out, tables, lens, query_lens, query_starts, tile_seq, tile_first, query_rows, scale,
     query_stride, query_head_stride, table_stride, block_stride, slot_stride,
     HEADS: tl.constexpr, TOKENS: tl.constexpr, EACH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, LATENT: tl.constexpr,
-    PADDED: tl.constexpr, ROPE: tl.constexpr, PADDED_ROPE: tl.constexpr, TILE: tl.constexpr, SCALES: tl.constexpr, STAGES: tl.constexpr,
+    PADDED: tl.constexpr, ROPE: tl.constexpr, PADDED_ROPE: tl.constexpr, TILE: tl.constexpr, SCALES: tl.constexpr, STAGED: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Program: EACH heads of the TOKENS query tokens of one tile of the plan, for which `query_rows` is the number of rows of `query`."""
     parts: tl.constexpr = (HEADS + EACH - 1) // EACH
@@ -130,8 +138,8 @@ def mla_prefill_kernel(
     q = rows(query, query_row, active, LATENT, PADDED)
     q_rope = rows(query + LATENT, query_row, active, ROPE, PADDED_ROPE)
     top, total, acc = latent_walk(
-        q, q_rope, length - queries + token, pool, pool_scale, tables + seq * table_stride, scale, block_stride, slot_stride,
-        0, tl.minimum(length - queries + first_token + TOKENS, length), ROWS, BLOCK, LATENT, PADDED, ROPE, PADDED_ROPE, TILE, SCALES, STAGES,
+        q, q_rope, length - queries + token, pool, pool_scale, tables + seq * table_stride, scale, block_stride, slot_stride, 0,
+        tl.minimum(length - queries + first_token + TOKENS, length), ROWS, BLOCK, LATENT, PADDED, ROPE, PADDED_ROPE, TILE, SCALES, STAGED, STAGES,
     )  # fmt: skip
     result = finished(top, total, acc, top, False)
     where = (row * HEADS + head) * LATENT

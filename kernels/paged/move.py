@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def move_kernel(
     source, target, source_slots, target_slots, tokens,
     source_block_stride, source_slot_stride, source_head_stride, target_block_stride, target_slot_stride, target_head_stride,

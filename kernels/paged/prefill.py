@@ -50,7 +50,7 @@ def walk(
     return top, total, acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["query_rows"])
 def prefill_kernel(
     query, key, value, key_scale, value_scale, sinks, out, tables, lens, query_lens, query_starts, tile_seq, tile_first, query_rows,
     scale, soft_cap, query_stride, query_head_stride, table_stride,

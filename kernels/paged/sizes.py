@@ -46,14 +46,18 @@ class Target:
     shared_operands: bool = True
 
 
+ELSEWHERE = Target()
+"""What is no GPU: the IR machine, which has e4m3 and no limits, or what a process compiles for that has no GPU."""
+
+
 @functools.cache
 def target_of(device: torch.device) -> Target:
-    """The target of a torch device. What is no GPU is the IR machine, which has e4m3 and no limits.
+    """The target of a torch device.
 
     NVIDIA has e4m3 from compute capability 8.9 on; of AMD's kinds gfx950 has it, and gfx942 another one.
     """
     if device.type != "cuda":
-        return Target()
+        return ELSEWHERE
     properties = torch.cuda.get_device_properties(device)
     if torch.version.hip:
         return Target("hip", str(properties.gcnArchName).startswith("gfx95"), False)
@@ -135,10 +139,12 @@ def latent_append_tokens(heads: int, most: int = APPEND_TOKENS) -> int:
 
 
 def mla_tiles(target: Target, rows: int, compute: torch.dtype, *, quantised: bool) -> Tiles:
-    """Up to MLA_ROWS of the `rows` that there are, pairs of query token and head; fewer on AMD where numbers are on their way to another type."""
+    """Up to MLA_ROWS of the `rows` that there are, pairs of query token and head; fewer on AMD where numbers are on their way to another type. With
+    MLA_ROWS of them there are no registers left to fetch quantised rows ahead.
+    """
     if target.backend == "hip":
         return Tiles(16, 16, 4, 2) if compute == torch.float32 else Tiles(16 if quantised else min(padded(rows), MLA_ROWS), 32, 4, 2)
     if compute == torch.float32:
         return Tiles(16, 16, 8, FLAT)
-    few = padded(rows) < MLA_ROWS and not quantised
-    return Tiles(min(padded(rows), MLA_ROWS), 32, 4 if few else 8, FLAT if quantised else DEEP)
+    few = padded(rows) < MLA_ROWS
+    return Tiles(min(padded(rows), MLA_ROWS), 32, 4 if few and not quantised else 8, FLAT if quantised and not few else DEEP)

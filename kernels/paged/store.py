@@ -55,7 +55,7 @@ def store_rows(
     tl.store(pool + where[:, None] + lane[None, :], values, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def store_kernel(
     key, value, key_pool, value_pool, key_scale, value_scale, slots, tokens,
     key_stride, key_head_stride, value_stride, value_head_stride,

@@ -14,6 +14,7 @@ from kvproof.kernels.contract import ALLOWANCES, FEATURES, KernelCapabilities, K
 from kvproof.kernels.lowbit import LowBitPool, LowBitScheme
 from kvproof.kernels.paged.lowbit_torch import LowBitTorch
 from kvproof.kernels.paged.memory import LARGEST, by_slot, slots_of
+from kvproof.kernels.paged.plan import PrefillPlan
 from kvproof.kernels.paged.torch_attention import attention, copy_pairs
 
 
@@ -54,7 +55,8 @@ class PagedTorch(PagedKernels):
         if scale.dim() == 1:
             return scale
         largest = rows.abs().amax(-1)
-        chosen = torch.where(largest > 0, largest / LARGEST[kind], 1.0)
+        # By a tensor: on a GPU torch divides by a Python number as it multiplies by the reciprocal, whose last bit may be another.
+        chosen = torch.where(largest > 0, largest / torch.full_like(largest, LARGEST[kind]), 1.0)
         scale[block, offset] = chosen
         return chosen.unsqueeze(-1)
 
@@ -70,6 +72,7 @@ class PagedTorch(PagedKernels):
         window: int | None = None,
         sinks: torch.Tensor | None = None,
         soft_cap: float | None = None,
+        plan: PrefillPlan | None = None,  # noqa: ARG002 - a sequence at a time needs none
         max_tokens: int | None = None,  # noqa: ARG002 - a bound for those who do not read the lengths
         max_queries: int | None = None,  # noqa: ARG002 - the same
     ) -> torch.Tensor:
@@ -88,6 +91,9 @@ class PagedTorch(PagedKernels):
                 out[row : row + count] = attention(rows, key, value, position, scale, window, sinks, soft_cap).to(out.dtype)
             row += count
         return out
+
+    def prefill_plan(self, pool: KVPool, query: torch.Tensor, query_lens: torch.Tensor) -> None:
+        """None: sequences are walked one at a time, so that layers have nothing to share."""
 
     @staticmethod
     def _rows(pool: KVPool, slots: torch.Tensor, *, key: bool) -> torch.Tensor:

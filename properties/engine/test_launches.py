@@ -12,9 +12,11 @@ from triton.runtime.jit import JITFunction
 from kvproof.impl.engine.adapter import EngineAdapter, model_of
 from kvproof.impl.engine.batch import Batch, Pass
 from kvproof.impl.engine.engine import Engine
-from kvproof.impl.engine.variants import VARIANTS
+from kvproof.impl.engine.variants import VARIANTS, HybridEngine, LatentEngine
+from kvproof.kernels.contract import KVPool
 from kvproof.kernels.machine import Machine
 from kvproof.kernels.paged.adapter import PagedTriton
+from kvproof.kernels.paged.plan import PrefillPlan
 
 PREFILL, APPEND, DECODE = "prefill_kernel", "append_kernel", "decode_kernel"
 
@@ -61,6 +63,32 @@ def test_a_decode_launches_no_split_beyond_its_longest_sequence() -> None:
 
 def test_a_batch_with_a_prefill_launches_both() -> None:
     assert [name for name, _ in launched({0: 20})] == [APPEND, PREFILL] * 2
+
+
+class CountsPlans(PagedTriton):
+    """Counts the plans of prefills."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plans = 0
+
+    def prefill_plan(self, pool: KVPool, query: torch.Tensor, query_lens: torch.Tensor) -> PrefillPlan:
+        """One more."""
+        self.plans += 1
+        return super().prefill_plan(pool, query, query_lens)
+
+
+@pytest.mark.parametrize("variant", [EngineAdapter, HybridEngine, LatentEngine], ids=lambda variant: variant.__name__)
+def test_the_layers_of_a_step_share_a_plan_and_steps_do_not(variant: type[EngineAdapter], monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = CountsPlans()
+    made = engine(variant, kernels)
+    made.extend(0, 40)
+    made.worker.mirror.apply(made.cache.begin_step())
+    monkeypatch.setattr(JITFunction, "run", lambda *_, **__: None)
+    assert made.config.layers > 1
+    for tokens, plans in ((1, 0), (30, 1), (30, 2)):
+        made.worker.forward(made.worker.batch([Pass(0, 2, tuple(range(tokens)))]))
+        assert kernels.plans == plans
 
 
 class Waits(TorchDispatchMode):

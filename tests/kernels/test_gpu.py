@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import torch
 
 from kvproof.kernels.check import check_kernels
 from kvproof.kernels.contract import KernelCapabilities
-from kvproof.kernels.gpu import checks, graphs, measure, run
+from kvproof.kernels.gpu import ahead, checks, device, graphs, measure, run
 from kvproof.kernels.gpu.device import GuardBroken, Guarded, on_device
 from kvproof.kernels.gpu.report import Check, Measurement, Report
 from kvproof.kernels.gpu.supervise import supervise
@@ -47,6 +48,22 @@ def test_a_write_into_a_guard_is_seen() -> None:
     assert "before or behind a tensor" in report.law("paged-equals-contiguous").reason
 
 
+class IllegalAddress(PagedTorch):
+    """Fails on sequences of more than 30 tokens."""
+
+    def attend(self, pool, query, block_tables, seq_lens, **options) -> torch.Tensor:
+        if int(seq_lens.max()) > 30:
+            raise RuntimeError("an illegal memory access was encountered")
+        return super().attend(pool, query, block_tables, seq_lens, **options)
+
+
+def test_a_lost_device_ends_a_check_with_the_case_that_lost_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_lost", lambda _: True)
+    report = check_kernels(on_device(IllegalAddress, "cpu", SMALL), budget_seconds=1)
+    assert report.verdict == "error"
+    assert report.error.startswith("attend: RuntimeError: an illegal memory access was encountered, in Case('attend'")
+
+
 def test_views_into_one_storage_stay_views_into_one_storage() -> None:
     both = torch.arange(24.0).view(3, 2, 4)
     guarded = Guarded("cpu")
@@ -74,10 +91,10 @@ class LeavesPadding(PagedTorch):
 @pytest.mark.parametrize("kind", graphs.STEPS.values(), ids=list(graphs.STEPS))
 def test_a_captured_step_is_compared_with_direct_calls(kind: type[graphs.Step], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "BATCHES", (1, 5))
-    monkeypatch.setattr(graphs, "WIDTH", 12)
+    monkeypatch.setattr(graphs, "WIDTH", 16)
     machine = Machine()
     with machine.installed():
-        assert graphs.captured_graph(PagedTriton(), "cpu", graphs.emulated, kind) == ""
+        assert graphs.captured_graph(checks.ShortSplits(), "cpu", graphs.emulated, kind) == ""
     assert machine.launches > 0
     assert machine.violations == []
 
@@ -154,6 +171,55 @@ def test_every_measurement_runs_on_a_small_load(monkeypatch: pytest.MonkeyPatch)
     assert all(entry.milliseconds == 2.0 for entry in found)
 
 
+def test_a_process_that_compiles_ahead_comes_by_every_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[str] = set()
+    monkeypatch.setattr(ahead, "compile_for", lambda target, kernel, *_: seen.add(f"{kernel.__name__} {target.arch}"))
+    monkeypatch.setattr(measure, "DEVICE", run.AHEAD.device)
+    parts = dict(run._parts("speed", run.AHEAD, Report(tmp_path / "ahead", "none"), 0.0))
+    ahead.compile_share([*parts.values()], [], ["cuda", 90, 32], 0, 1)
+    speed = ("decode", "merge", "prefill", "append", "append_merge", "mla", "lowbit", "store", "copy")
+    assert {f"{name}_kernel 90" for name in speed} <= seen
+    ahead.compile_share([], ["quantised"], ["cuda", 90, 32], 1, 3)
+    assert seen <= {f"{name}_kernel 90" for name in speed}
+
+
+class Graph:
+    """Stands for a captured graph: replays are counted, and nothing is recorded."""
+
+    replays = 0
+
+    def replay(self) -> None:
+        """One more."""
+        Graph.replays += 1
+
+
+class Event:
+    """Any two events are 8 ms apart."""
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        """Nothing to record."""
+
+    def elapsed_time(self, end: Event) -> float:
+        """In milliseconds."""
+        return 8.0
+
+
+@pytest.mark.parametrize(("graph", "each"), [(True, 8.0 / measure.LAYERS), (False, 8.0)])
+def test_the_time_of_a_graph_is_shared_out_among_its_runs(graph: bool, each: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    monkeypatch.setattr(measure, "DEVICE", "cuda")
+    monkeypatch.setattr(measure, "WARM_SECONDS", 0.0)
+    monkeypatch.setattr(Graph, "replays", 0)
+    for name, stand_in in {"synchronize": lambda: None, "CUDAGraph": Graph, "graph": contextlib.nullcontext, "Event": Event}.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    assert measure.milliseconds(lambda: runs.append(0), graph=graph) == [each] * measure.RUNS
+    assert Graph.replays == (measure.RUNS if graph else 0)
+    assert len(runs) == 1 + (measure.LAYERS if graph else measure.RUNS)
+
+
 def test_a_report_keeps_what_came_before_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = Report(tmp_path / "gpu", "A device")
     report.check(Check("a law", "held", "12 cases", 1.5))
@@ -207,7 +273,7 @@ def add(name, verdict):
     held["checks"].append({"name": name, "verdict": verdict})
     save()
 
-for name in ("first", "dies", "second", "hangs", "third", "loses the device", "last"):
+for name in ("first", "dies", "second", "hangs", "raises", "third", "loses the device", "last"):
     if name in [part["name"] for part in held["begun"]]:
         continue
     held["begun"].append({"name": name, "started": time.monotonic() - start, "limit_seconds": 2.0})
@@ -216,6 +282,8 @@ for name in ("first", "dies", "second", "hangs", "third", "loses the device", "l
         os.kill(os.getpid(), signal.SIGSEGV)
     if name == "hangs":
         time.sleep(600)
+    if name == "raises":
+        raise RuntimeError("which nobody takes")
     if name == "loses the device":
         add(name, "error")
         raise SystemExit(3)
@@ -235,6 +303,7 @@ def test_a_part_that_dies_hangs_or_loses_the_device_costs_no_other(tmp_path: Pat
         "dies": ("error", "ended its process: signal SIGSEGV"),
         "second": ("held", ""),
         "hangs": ("error", "was ended after 2 s"),
+        "raises": ("error", "ended its process: exit status 1"),
         "third": ("held", ""),
         "loses the device": ("error", ""),
         "last": ("held", ""),
@@ -266,17 +335,32 @@ def test_a_part_that_fails_ends_its_process_only_where_the_device_is_lost(answer
 
 BLOCKED = """
 import sys, runpy
-for name in ("msgspec", "click", "rich", "hypothesis", "pytest", "z3"):
+for name in sys.argv.pop().split(","):
     sys.modules[name] = None
-sys.argv = ["gpu.py", *sys.argv[1:]]
 runpy.run_path({script!r}, run_name="__main__")
 """
+SPARED = "msgspec,click,rich,hypothesis,pytest,z3"
+
+
+def run_without(names: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The script where none of these packages can be imported."""
+    command = [sys.executable, "-c", BLOCKED.format(script=str(ROOT / "benchmarks" / "gpu.py")), *arguments, names]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says that there is no GPU")
-def test_without_a_gpu_it_says_so_and_needs_nothing_but_torch_and_triton() -> None:
-    command = [sys.executable, "-c", BLOCKED.format(script=str(ROOT / "benchmarks" / "gpu.py"))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_without_a_gpu_it_says_so_and_needs_nothing_but_torch_triton_and_numpy() -> None:
+    done = run_without(SPARED)
     assert done.returncode == 2, done.stderr
     assert done.stdout.startswith("No GPU is visible to torch")
     assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["torch", "triton", "numpy"])
+def test_what_it_cannot_do_without_is_named(name: str) -> None:
+    done = run_without(name)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout.startswith("This run needs torch 2.11 or later, triton 3.6 or later and numpy: ")
+    assert name in done.stdout.split(": ", 1)[1]
+    assert done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr
