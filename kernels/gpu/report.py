@@ -98,8 +98,8 @@ class Report:
 
     def cut_off(self, name: str, verdict: str, why: str) -> None:
         """A part was ended before it could say so itself; what it had said stays behind the reason."""
-        known = [entry.detail for entry in self.checks if entry.name == name]
-        self.check(Check(name, verdict, "; ".join([why, *known])))
+        known = next((entry for entry in self.checks if entry.name == name), Check(name, verdict))
+        self.check(dataclasses.replace(known, verdict=verdict, detail="; ".join(filter(None, [why, known.detail]))))
 
     @property
     def at_fault(self) -> list[str]:

@@ -327,7 +327,7 @@ hangs = not held["begun"]
 if hangs:
     held["begun"].append({"name": "laws: decode", "started": time.monotonic() - start, "limit_seconds": limit})
     held["checks"] = [
-        {"name": "laws: decode", "verdict": "not finished", "detail": "3 cases, then Case('attend')"},
+        {"name": "laws: decode", "verdict": "not finished", "detail": "3 cases, then Case('attend')", "seconds": 0.5},
         {"name": "decode: batch-invariant", "verdict": "held", "detail": "3 cases"},
     ]
 held["complete"] = not hangs
@@ -349,7 +349,7 @@ def test_laws_that_are_cut_off_keep_what_was_judged(limit: float, verdict: str, 
     report = Report(tmp_path / "gpu", "A device")
     command = [sys.executable, "-c", JUDGES, str(tmp_path / "gpu.json"), str(report.start), str(limit)]
     assert supervise(command, report, report.start + 5) == (verdict == "error")
-    assert report.checks == [Check("laws: decode", verdict, detail), Check("decode: batch-invariant", "held", "3 cases")]
+    assert report.checks == [Check("laws: decode", verdict, detail, 0.5), Check("decode: batch-invariant", "held", "3 cases")]
     assert f"1 of 2 entries hold. {'At fault: laws: decode. ' * (verdict == 'error')}The run" in report.markdown()
 
 
@@ -360,6 +360,22 @@ def test_laws_are_told_as_they_are_judged() -> None:
     assert {entries[0].verdict for entries in told[:-1]} == {"not finished"}
     assert {entry.verdict for entry in told[-1]} == {"held"}
     assert len(told) > 2
+
+
+HELPED = """
+import pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path(sys.argv[1]).write_text(str(child.pid))
+time.sleep(600)
+"""
+
+
+def test_what_a_worker_has_started_ends_with_it(tmp_path: Path) -> None:
+    report = Report(tmp_path / "gpu", "A device")
+    supervise([sys.executable, "-c", HELPED, str(tmp_path / "child")], report, report.start + 2)
+    status = Path("/proc", (tmp_path / "child").read_text(), "status")
+    # Killed, it stays a zombie where nobody waits for orphans.
+    assert not status.exists() or "State:\tZ" in status.read_text()
 
 
 def test_a_run_ends_at_its_deadline_wherever_it_is(tmp_path: Path) -> None:
