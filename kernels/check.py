@@ -56,14 +56,20 @@ class _Tally:
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """How far a check has come: `exercised` counts the cases that each law has judged."""
+    """How far a check has come: `laws` as they would be reported if it ended now, `case` the one that is judged."""
 
     cases: int
     launches: int
     seconds: float
     budget_seconds: float
-    exercised: dict[str, int]
+    laws: tuple[LawResult, ...]
+    case: Case | None
     phase: Literal["cases", "addresses", "shrinking"]
+
+    @property
+    def exercised(self) -> dict[str, int]:
+        """How many cases each law has judged."""
+        return {law.law: law.exercised for law in self.laws}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +114,8 @@ class _Check:
                 return
             if all(tally.case for tally in self.tallies.values()) and (self.overflow is not None or not self.wants_overflow):
                 return
-            self.tell("cases")
             self.case = case
+            self.tell("cases")
             self.judge(case)
             if self.stopped:
                 return
@@ -117,9 +123,9 @@ class _Check:
     def tell(self, phase: Literal["cases", "addresses", "shrinking"]) -> None:
         """Report progress."""
         if self.options.on_progress is not None:
-            exercised = {name: tally.exercised for name, tally in self.tallies.items()}
             seconds = time.monotonic() - self.start
-            self.options.on_progress(Progress(self.cases, self.launches, seconds, self.options.budget_seconds, exercised, phase))
+            told = Progress(self.cases, self.launches, seconds, self.options.budget_seconds, self.results(), self.case, phase)
+            self.options.on_progress(told)
 
     def judge(self, case: Case) -> None:
         """All laws that are not broken yet, on one case."""

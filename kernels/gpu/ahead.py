@@ -40,7 +40,7 @@ def start(command: Sequence[str]) -> list[subprocess.Popen[bytes]]:
         own = sizes.target_of(torch.device("cuda"))
     except Exception:  # noqa: BLE001 - the run says what is wrong
         return []
-    count = min(PROCESSES, (os.cpu_count() or 1) - 2)
+    count = min(PROCESSES, len(os.sched_getaffinity(0)) - 2)
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
     kind = [found.backend, found.arch, found.warp_size], [own.backend, own.e4m3, own.shared_operands]
     return [
@@ -56,9 +56,8 @@ def start(command: Sequence[str]) -> list[subprocess.Popen[bytes]]:
 
 def settle(target: Sequence[Any]) -> None:
     """Make this process one that compiles for such a GPU, on one core, and that ends by itself."""
-    if hasattr(signal, "alarm"):
-        signal.alarm(SECONDS)
-        os.nice(10)
+    signal.alarm(SECONDS)
+    os.nice(10)
     torch.set_num_threads(1)
     sizes.target_of.cache_clear()
     sizes.ELSEWHERE = sizes.Target(*target)

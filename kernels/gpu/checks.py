@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
-from kvproof.kernels.check import check_kernels
+from kvproof.kernels.check import Progress, check_kernels
 from kvproof.kernels.contract import KernelCapabilities, KVPool, PagedKernels
 from kvproof.kernels.gpu.device import on_device
 from kvproof.kernels.gpu.report import Check
@@ -19,6 +19,7 @@ from kvproof.kernels.paged.adapter import PagedTriton
 from kvproof.kernels.paged.lowbit import LowBitTriton
 from kvproof.kernels.paged.lowbit_torch import LowBitTorch
 from kvproof.kernels.paged.torch_path import PagedTorch
+from kvproof.kernels.report import LawResult
 
 
 class ShortSplits(PagedTriton):
@@ -61,9 +62,18 @@ def claims_of(group: str) -> KernelCapabilities:
     return dataclasses.replace(HALF_PRECISION if group == "mla" else SHAPES, features=GROUPS[group])
 
 
-def laws(group: str, device: str, seconds: float) -> list[Check]:
-    """The kernel laws on the device for one group of features. Laws that only the IR machine can see do not apply."""
-    start = time.monotonic()
+def laws(group: str, device: str, seconds: float, tell: Callable[[Sequence[Check]], None]) -> None:
+    """The kernel laws on the device for one group of features. Laws that only the IR machine can see do not apply.
+
+    `tell` is given the entries of the group before each case and at the end. Until then the group is not finished, and its laws have held or been
+    broken as far as they were judged: that stays true if the process is ended.
+    """
+    name, start = f"laws: {group}", time.monotonic()
+
+    def so_far(progress: Progress) -> None:
+        unfinished = Check(name, "not finished", f"{progress.cases} cases, then {progress.case}", progress.seconds)
+        tell([unfinished, *_judged(group, progress.laws)])
+
     report = check_kernels(
         on_device(ShortSplits, device, claims_of(group)),
         budget_seconds=seconds,
@@ -71,14 +81,20 @@ def laws(group: str, device: str, seconds: float) -> list[Check]:
         laws=set(SENTENCES) - {OVERFLOW},
         shrink_seconds=10.0,
         call_seconds=COMPILE_SECONDS,
+        on_progress=so_far,
         whole_sweep=False,
     )
-    spent = time.monotonic() - start
-    if report.error:
-        return [Check(f"laws: {group}", "error", report.error, spent)]
-    applied = [law for law in report.laws if law.verdict in ("held", "broken")]
-    found = [Check(f"{group}: {law.law}", law.verdict, f"{law.reason} {law.case}".strip() or f"{law.exercised} cases") for law in applied]
-    return [Check(f"laws: {group}", report.verdict, f"{report.cases} cases", spent), *found]
+    whole = Check(name, report.verdict, report.error or f"{report.cases} cases", time.monotonic() - start)
+    tell([whole, *_judged(group, report.laws)])
+
+
+def _judged(group: str, found: Sequence[LawResult]) -> list[Check]:
+    """Entries of the laws that were put to the test."""
+    return [
+        Check(f"{group}: {law.law}", law.verdict, f"{law.reason} {law.case}".strip() or f"{law.exercised} cases")
+        for law in found
+        if law.verdict in ("held", "broken")
+    ]
 
 
 def timed(name: str, check: Callable[[], str]) -> Check:

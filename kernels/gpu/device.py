@@ -127,7 +127,7 @@ def _call(kernels: type[PagedKernels], method: str, device: str, *args: Any, **o
         with _really_launched(device):
             result = getattr(kernels(), method)(*map(moved, args), **{name: moved(value) for name, value in options.items()})
     except Exception as error:
-        if _lost(device):
+        if lost(device):
             raise DeviceLostError(f"{method}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
         raise
     guarded.check()
@@ -135,7 +135,7 @@ def _call(kernels: type[PagedKernels], method: str, device: str, *args: Any, **o
     return result
 
 
-def _lost(device: str) -> bool:
+def lost(device: str) -> bool:
     """Whether nothing can be asked of the device any more."""
     if device == "cpu":
         return False

@@ -1,4 +1,5 @@
-"""Speed of the paged kernels against what the same device does: a copy's bandwidth, a matrix product's rate, torch's attention on gathered tensors.
+"""Speed of the paged kernels against what the same device does: bandwidth of a copy and of a sum, rate of a matrix product, torch's attention on
+gathered tensors.
 
 A decode reads every key and value of its sequences once, so its rate is those bytes over its time; a causal prefill multiplies half of a square
 twice, so its rate is 2 * queries * keys * head * query heads operations for each sequence over its time. Each is the median of `RUNS`, with a
@@ -7,13 +8,16 @@ cache of the device flushed by the size of what is read.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kvproof.kernels.contract import KVPool
 from kvproof.kernels.gpu.report import Measurement
@@ -22,6 +26,8 @@ from kvproof.kernels.paged.adapter import PagedTriton
 from kvproof.kernels.paged.lowbit import LowBitTriton
 
 DEVICE = "cuda"
+
+UNITS = {"GB/s": 1e9, "TFLOP/s": 1e12}
 
 RUNS, WARM = 20, 3
 """Timed runs of each measurement, and untimed ones between two looks at the clock."""
@@ -37,10 +43,25 @@ half a millisecond, is then shared out as it is in a model. None finds in the ca
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """What the device was measured to do: bytes read and written each second, operations each second."""
+    """What the device was measured to do, 0 where it was not: bytes that a copy reads and writes each second, bytes that a sum reads, operations of a
+    matrix product; and `peak`, the bytes each second that its memory could do by its clock and width.
+    """
 
-    copy: float
-    matrix: float
+    copy: float = 0.0
+    sum: float = 0.0
+    peak: float = 0.0
+    product: float = 0.0
+
+    def of(self, *names: str) -> dict[str, float]:
+        """Those that are known."""
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+
+READS = ("sum", "copy", "peak")
+"""What kernels are compared with that only read, as a decode does."""
+
+COPIES = ("copy", "peak")
+"""What kernels are compared with that read and write alike."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,29 +109,35 @@ def milliseconds(run: Callable[[], object], *, graph: bool = False) -> list[floa
     return [begin.elapsed_time(end) / (LAYERS if graph else 1) for begin, end in events]
 
 
-def entry(name: str, times: list[float], work: float, unit: str, rate: float = 0.0, against: str = "") -> Measurement:
-    """A measurement of `work` bytes or operations in each run; `rate` is what the share is of."""
+def entry(name: str, times: list[float], work: float, unit: str, rates: Mapping[str, float]) -> Measurement:
+    """A measurement of `work` bytes or operations in each run; `rates` by name are what the shares are of."""
     median = statistics.median(times)
-    scale = {"GB/s": 1e9, "TFLOP/s": 1e12}[unit]
     speed = work / (median / 1e3)
-    return Measurement(name, median, speed / scale, unit, speed / rate if rate else 0.0, against, len(times))
+    return Measurement(name, median, speed / UNITS[unit], unit, len(times), {of: speed / rate for of, rate in rates.items()})
 
 
-def copy_bandwidth(megabytes: int = 4096) -> tuple[float, Measurement]:
-    """Bytes read and written each second by a copy on the device."""
+def device_rates(megabytes: int, size: int) -> tuple[Rates, list[Measurement]]:
+    """What the device does with `megabytes` MiB of memory, many times its caches, and with bfloat16 matrices of `size` rows and columns."""
+    peak = Rates(peak=peak_bandwidth()).of("peak")
     source = torch.ones(megabytes << 18, dtype=torch.float32, device=DEVICE)
-    target = torch.empty_like(source)
-    times = milliseconds(lambda: target.copy_(source))
-    work = 2.0 * source.numel() * 4
-    return work / (statistics.median(times) / 1e3), entry(f"copy of {megabytes} MiB", times, work, "GB/s")
-
-
-def matrix_rate(size: int = 8192) -> tuple[float, Measurement]:
-    """Operations each second of a bfloat16 product of random matrices."""
+    target, stored = torch.empty_like(source), 4.0 * source.numel()
+    copied = entry(f"copy of {megabytes} MiB", milliseconds(lambda: target.copy_(source)), 2 * stored, "GB/s", peak)
+    summed = entry(f"sum of {megabytes} MiB", milliseconds(source.sum), stored, "GB/s", peak)
     left, right = (torch.randn(size, size, device=DEVICE).to(torch.bfloat16) for _ in range(2))
-    times = milliseconds(lambda: left @ right)
-    work = 2.0 * size**3
-    return work / (statistics.median(times) / 1e3), entry(f"product of {size} x {size} bfloat16", times, work, "TFLOP/s")
+    product = entry(f"product of {size} x {size} bfloat16", milliseconds(lambda: left @ right), 2.0 * size**3, "TFLOP/s", {})
+    found = [copied, summed, product]
+    speeds = [one.value * UNITS[one.unit] for one in found]
+    return Rates(copy=speeds[0], sum=speeds[1], product=speeds[2], **peak), found
+
+
+def peak_bandwidth() -> float:
+    """Bytes each second by the clock (in kHz) and the width (in bits) that NVIDIA's driver gives for the memory, which moves two bits on each line in
+    a cycle; 0 where they are not known. AMD's clock is another, and older releases of torch do not pass them on.
+    """
+    if DEVICE != "cuda" or torch.version.hip:
+        return 0.0
+    properties = torch.cuda.get_device_properties(DEVICE)
+    return 2 * 1e3 * getattr(properties, "memory_clock_rate", 0) * getattr(properties, "memory_bus_width", 0) / 8
 
 
 @dataclasses.dataclass
@@ -163,24 +190,43 @@ def decode(load: Load, rates: Rates, kernels: PagedTriton, name: str = "", made:
         name
         or f"decode {load.stored} {load.layout}, {load.seqs} x {load.tokens}, {load.kv_heads} x {load.head}, {load.ratio} queries a head"
     )
-    return entry(title, times, work, "GB/s", rates.copy, "copy")
+    return entry(title, times, work, "GB/s", rates.of(*READS))
 
 
-def decode_torch(load: Load, rates: Rates) -> Measurement:
+def decode_torch(load: Load, rates: Rates) -> list[Measurement]:
     """The same with torch's attention on tensors that are contiguous already; gathering them is not counted."""
     query, key, value = (
         torch.randn(load.seqs, heads, tokens, load.head, device=DEVICE, dtype=torch.bfloat16)
         for heads, tokens in ((load.kv_heads * load.ratio, 1), (load.kv_heads, load.tokens), (load.kv_heads, load.tokens))
     )
     attention = torch.nn.functional.scaled_dot_product_attention
-    times = milliseconds(lambda: attention(query, key, value, enable_gqa=load.ratio > 1), graph=True)
     work = 2.0 * load.seqs * load.tokens * load.kv_heads * load.head * 2
-    return entry(f"torch's attention, contiguous, {load.seqs} x {load.tokens}", times, work, "GB/s", rates.copy, "copy")
+    return [
+        entry(f"torch's attention ({name}), contiguous, {load.seqs} x {load.tokens}", times, work, "GB/s", rates.of(*READS))
+        for name, times in by_backend(lambda: attention(query, key, value, enable_gqa=load.ratio > 1), graph=True).items()
+    ]
+
+
+FUSED = {"flash": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
+"""Implementations of torch's attention in one kernel. Which of them take a load depends on the device and the release of torch."""
+
+
+def by_backend(run: Callable[[], object], *, graph: bool = False) -> dict[str, list[float]]:
+    """Times of torch's attention by each fused implementation that takes the call; by single products ("math") where none does."""
+    found: dict[str, list[float]] = {}
+    for name, backend in FUSED.items():
+        with sdpa_kernel(backend), warnings.catch_warnings(), contextlib.suppress(RuntimeError):
+            warnings.simplefilter("ignore")  # one for each reason of a refusal
+            found[name] = milliseconds(run, graph=graph)
+    if not found:
+        with sdpa_kernel(SDPBackend.MATH):
+            found["math"] = milliseconds(run, graph=graph)
+    return found
 
 
 def decode_latent(load: Load, heads: int, rates: Rates, kernels: PagedTriton, new: int = 0) -> list[Measurement]:
-    """MLA decode over 512 + 64, or an append of `new` tokens to each sequence: against the copy, and, since the heads share the row, against the
-    matrix product.
+    """MLA decode over 512 + 64, or an append of `new` tokens to each sequence: by the bytes read, and, since the heads share the row, by the operations
+    of the matrix products.
     """
     seqs, tokens, block, width = load.seqs, load.tokens, 64, -(-load.tokens // 64)
     key = _random((seqs * width, block, 1, 576), getattr(torch, load.stored))
@@ -197,8 +243,8 @@ def decode_latent(load: Load, heads: int, rates: Rates, kernels: PagedTriton, ne
     name = f"mla {f'append of {new} tokens' if new else 'decode'} {load.stored}, {seqs} x {tokens}, {heads} heads"
     row = 576.0 * key.element_size() + (4 if scale is not None else 0)
     return [
-        entry(name, times, seqs * tokens * row, "GB/s", rates.copy, "copy"),
-        entry(name, times, 2.0 * len(query) * tokens * heads * (576 + 512), "TFLOP/s", rates.matrix, "product"),
+        entry(name, times, seqs * tokens * row, "GB/s", rates.of(*READS)),
+        entry(name, times, 2.0 * len(query) * tokens * heads * (576 + 512), "TFLOP/s", rates.of("product")),
     ]
 
 
@@ -210,7 +256,7 @@ def prefill(load: Load, rates: Rates, kernels: PagedTriton, name: str = "", made
     options: dict[str, Any] = {"scale": load.head**-0.5, "query_lens": made.lens, "plan": plan}
     times = milliseconds(lambda: kernels.attend(made.pool, query, made.tables, made.lens, **options))
     title = name or f"prefill {load.stored} {load.layout}, {load.seqs} x {load.tokens}, {load.ratio} queries a head of {load.head}"
-    return entry(title, times, _causal(load), "TFLOP/s", rates.matrix, "product")
+    return entry(title, times, _causal(load), "TFLOP/s", rates.of("product"))
 
 
 def append(load: Load, tokens: int, rates: Rates, kernels: PagedTriton) -> Measurement:
@@ -224,13 +270,14 @@ def append(load: Load, tokens: int, rates: Rates, kernels: PagedTriton) -> Measu
     options: dict[str, Any] = {"scale": load.head**-0.5, "query_lens": counts, "max_queries": tokens, "plan": plan}
     times = milliseconds(lambda: kernels.attend(made.pool, query, made.tables, made.lens, **options), graph=True)
     work = 2.0 * load.seqs * load.tokens * load.kv_heads * load.head * made.pool.key.element_size()
-    return entry(
-        f"append of {tokens} tokens, {load.seqs} x {load.tokens}, {load.ratio} queries a head", times, work, "GB/s", rates.copy, "copy"
-    )
+    title = f"append of {tokens} tokens, {load.seqs} x {load.tokens}, {load.ratio} queries a head"
+    return entry(title, times, work, "GB/s", rates.of(*READS))
 
 
 def decode_low_bits(load: Load, rates: Rates) -> Measurement:
-    """A decode over 4 bits with groups of 32 and a window of 128. Its work is the bytes that it reads: numbers, scales, zeros and windows."""
+    """A decode over 4 bits with groups of 32 and a window of 128. Its work is the bytes that it reads: numbers, scales, zeros and windows. The lengths
+    that the merge counts from are made by torch, in launches of a few integers each, which are part of the call and of its time.
+    """
     width = -(-load.tokens // 32)
     pool = LowBitPool.empty(
         load.seqs * width, 32, load.kv_heads, load.head, rings=load.seqs, layout=load.layout, dtype=torch.bfloat16, device=DEVICE
@@ -247,18 +294,21 @@ def decode_low_bits(load: Load, rates: Rates) -> Measurement:
     times = milliseconds(lambda: kernels.attend(pool, query, tables, rings, lens, done, scale=load.head**-0.5), graph=True)
     stored = sum(getattr(pool, name).numel() * getattr(pool, name).element_size() for name in PAGED) / (width * 32) * int(done[0])
     recent = 2.0 * load.seqs * (load.tokens - int(done[0])) * load.kv_heads * load.head * 2
-    return entry(f"decode 4 bits {load.layout}, {load.seqs} x {load.tokens}", times, stored + recent, "GB/s", rates.copy, "copy")
+    title = f"decode 4 bits {load.layout}, {load.seqs} x {load.tokens}, with the small launches of its call"
+    return entry(title, times, stored + recent, "GB/s", rates.of(*READS))
 
 
-def prefill_torch(load: Load, rates: Rates) -> Measurement:
+def prefill_torch(load: Load, rates: Rates) -> list[Measurement]:
     """The same with torch's attention on contiguous tensors."""
     query, key, value = (
         torch.randn(load.seqs, heads, load.tokens, load.head, device=DEVICE, dtype=torch.bfloat16)
         for heads in (load.kv_heads * load.ratio, load.kv_heads, load.kv_heads)
     )
     attention = torch.nn.functional.scaled_dot_product_attention
-    times = milliseconds(lambda: attention(query, key, value, is_causal=True, enable_gqa=load.ratio > 1))
-    return entry(f"torch's attention, causal, {load.seqs} x {load.tokens}", times, _causal(load), "TFLOP/s", rates.matrix, "product")
+    return [
+        entry(f"torch's attention ({name}), causal, {load.seqs} x {load.tokens}", times, _causal(load), "TFLOP/s", rates.of("product"))
+        for name, times in by_backend(lambda: attention(query, key, value, is_causal=True, enable_gqa=load.ratio > 1)).items()
+    ]
 
 
 def _causal(load: Load) -> float:
@@ -274,7 +324,7 @@ def store(load: Load, rates: Rates, kernels: PagedTriton) -> Measurement:
     slots = torch.randperm(tokens, device=DEVICE)
     times = milliseconds(lambda: kernels.store(made.pool, key, value, slots))
     work = 2.0 * tokens * load.kv_heads * load.head * (2 + made.pool.key.element_size())
-    return entry(f"store {load.stored} {load.layout}, {tokens} tokens", times, work, "GB/s", rates.copy, "copy")
+    return entry(f"store {load.stored} {load.layout}, {tokens} tokens", times, work, "GB/s", rates.of(*COPIES))
 
 
 def copy_blocks(load: Load, rates: Rates, kernels: PagedTriton) -> Measurement:
@@ -283,4 +333,4 @@ def copy_blocks(load: Load, rates: Rates, kernels: PagedTriton) -> Measurement:
     pairs = torch.randperm(made.pool.blocks, device=DEVICE).view(-1, 2)
     times = milliseconds(lambda: kernels.copy_blocks(made.pool, pairs))
     work = 2.0 * made.pool.key.numel() * made.pool.key.element_size()
-    return entry(f"copy of {len(pairs)} blocks {load.stored} {load.layout}", times, work, "GB/s", rates.copy, "copy")
+    return entry(f"copy of {len(pairs)} blocks {load.stored} {load.layout}", times, work, "GB/s", rates.of(*COPIES))

@@ -14,7 +14,7 @@ import triton
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """`verdict`: held, broken, not exercised, or error."""
+    """`verdict`: held, broken, error, or not finished where the time of the run was over first, which is no fault."""
 
     name: str
     verdict: str
@@ -24,15 +24,19 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """`value` in `unit`, the median of `runs`; `share` of what the device was measured to do, 0 where that has no meaning."""
+    """`value` in `unit`, the median of `runs`; `shares` of what the device does, by the names of `NOTE`, as far as they are known."""
 
     name: str
     milliseconds: float
     value: float
     unit: str
-    share: float = 0.0
-    against: str = ""
-    runs: int = 0
+    runs: int
+    shares: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def shares_text(self) -> str:
+        """For a reader."""
+        return ", ".join(f"{100 * share:.1f} % of the {name}" for name, share in self.shares.items())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +49,9 @@ class Begun:
 
 
 NOTE = (
-    "Medians. The share is of the rate that this run measured on the same device: bytes read and written each second by a copy, or operations each "
-    "second of a matrix product."
+    "Medians. Shares are of rates that this run measured on the same device: bytes read and written each second by a copy, bytes read by a sum, "
+    "operations of a matrix product. The peak is what the memory's clock and width allow, where the driver names them. A decode only reads, and memory "
+    "that is read alone is faster than in a copy: its share of the copy can be more than 100 %, its share of the sum is the fairer one."
 )
 
 
@@ -84,10 +89,22 @@ class Report:
         self.begun.append(Begun(name, time.monotonic() - self.start, limit_seconds))
         self.write()
 
-    def check(self, entry: Check) -> None:
-        """Add and write."""
-        self.checks.append(entry)
+    def check(self, *entries: Check) -> None:
+        """Add, or put in the place of what was known under the same name, and write."""
+        held = {entry.name: entry for entry in self.checks}
+        held.update((entry.name, entry) for entry in entries)
+        self.checks = list(held.values())
         self.write()
+
+    def cut_off(self, name: str, verdict: str, why: str) -> None:
+        """A part was ended before it could say so itself; what it had said stays behind the reason."""
+        known = next((entry for entry in self.checks if entry.name == name), Check(name, verdict))
+        self.check(dataclasses.replace(known, verdict=verdict, detail="; ".join(filter(None, [why, known.detail]))))
+
+    @property
+    def at_fault(self) -> list[str]:
+        """Names of the entries that are broken or could not run."""
+        return [entry.name for entry in self.checks if entry.verdict in ("broken", "error")]
 
     def measure(self, entry: Measurement) -> None:
         """Add and write."""
@@ -136,9 +153,10 @@ class Report:
 
     def _summary(self) -> str:
         """In one sentence, for who reads no further."""
-        broken = [entry.name for entry in self.checks if entry.verdict in ("broken", "error")]
+        held = sum(entry.verdict == "held" for entry in self.checks)
+        faults = f"At fault: {', '.join(self.at_fault)}. " if self.at_fault else ""
         end = "The run reached its end." if self.complete else "The run was cut off, or is still going on."
-        return f"{len(self.checks) - len(broken)} of {len(self.checks)} entries hold. {'At fault: ' + ', '.join(broken) + '. ' if broken else ''}{end}"
+        return f"{held} of {len(self.checks)} entries hold. {faults}{end}"
 
     def markdown(self) -> str:
         """The report as a page."""
@@ -160,8 +178,8 @@ class Report:
             "",
             NOTE,
             "",
-            "| what | ms | rate | share | of | runs |",
-            "|---|--:|--:|--:|---|--:|",
+            "| what | ms | rate | shares | runs |",
+            "|---|--:|--:|---|--:|",
             *(_row(entry) for entry in self.measurements),
         ]
         if self.problems:
@@ -170,8 +188,7 @@ class Report:
 
 
 def _row(entry: Measurement) -> str:
-    share = f"{100 * entry.share:.1f} %" if entry.share else ""
-    return f"| {entry.name} | {entry.milliseconds:.3f} | {entry.value:.1f} {entry.unit} | {share} | {entry.against} | {entry.runs} |"
+    return f"| {entry.name} | {entry.milliseconds:.3f} | {entry.value:.1f} {entry.unit} | {entry.shares_text} | {entry.runs} |"
 
 
 def _cell(text: str) -> str:

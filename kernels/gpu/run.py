@@ -1,7 +1,7 @@
 """The order of a GPU run: checks of a few seconds each, then speed, then the kernel laws with the time that is left. Each entry is written to the
 report when it is known, and parts run in processes that can be lost (`supervise`).
 
-Exit status 0 if every check held, 1 if one is broken or the run was cut off, 2 where there is no GPU or the request is at fault.
+Exit status 0 if every check held that the time allowed, 1 if one is broken or could not run, 2 where there is no GPU or the request is at fault.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from kvproof.kernels.gpu import ahead, checks, graphs, measure
-from kvproof.kernels.gpu.report import Check, Measurement, Report
+from kvproof.kernels.gpu.report import Measurement, Report
 from kvproof.kernels.gpu.supervise import LOST, supervise
 from kvproof.kernels.gpu.tune import tune
 from kvproof.kernels.machine import Machine
@@ -135,7 +135,7 @@ def _go_through(only: str | None, rig: Rig, report: Report, seconds: float) -> i
             return LOST
     report.finish()
     print(f"{report.path}.md and {report.path}.json are written.")
-    return 1 if any(check.verdict in ("broken", "error") for check in report.checks) else 0
+    return 1 if report.at_fault else 0
 
 
 def _limit(name: str, left: float) -> float:
@@ -163,7 +163,7 @@ def _guarded(name: str, part: Callable[[], None], report: Report, *, on_machine:
     except Exception as error:  # noqa: BLE001 - whatever ends a part must not end the run
         lines = str(error).strip().splitlines() or [""]
         text = f"{type(error).__name__}: {lines[0]}"
-        report.check(Check(name, "error", text))
+        report.cut_off(name, "error", text)
         print(f"          {text}", flush=True)
         try:
             _settle()
@@ -217,8 +217,7 @@ def _judging(rig: Rig, report: Report, group: str, seconds: float) -> Callable[[
 
     def judge() -> None:
         share = (seconds - (time.monotonic() - report.start)) / _groups_from(group)
-        for entry in checks.laws(group, rig.device, share):
-            report.check(entry)
+        checks.laws(group, rig.device, share, lambda entries: report.check(*entries))
 
     return judge
 
@@ -227,18 +226,18 @@ def _speed(rig: Rig, report: Report) -> Iterator[tuple[str, Callable[[], None]]]
     kernels = PagedTriton()
 
     def device() -> None:
-        report.rates["copy"], copied = measure.copy_bandwidth(rig.copy_megabytes)
-        report.measure(copied)
-        report.rates["matrix"], multiplied = measure.matrix_rate(rig.matrix_size)
-        report.measure(multiplied)
+        rates, found = measure.device_rates(rig.copy_megabytes, rig.matrix_size)
+        report.rates = dataclasses.asdict(rates)
+        for entry in found:
+            report.measure(entry)
 
     def adding(make: Callable[[measure.Rates], Measurement | list[Measurement]]) -> Callable[[], None]:
         def run() -> None:
-            found = make(measure.Rates(report.rates.get("copy", 0.0), report.rates.get("matrix", 0.0)))
+            found = make(measure.Rates(**report.rates))
             for entry in found if isinstance(found, list) else [found]:
                 report.measure(entry)
                 print(
-                    f"          {entry.name}: {entry.milliseconds:.3f} ms, {entry.value:.0f} {entry.unit}, {100 * entry.share:.1f} %",
+                    f"          {entry.name}: {entry.milliseconds:.3f} ms, {entry.value:.0f} {entry.unit}, {entry.shares_text}",
                     flush=True,
                 )
 

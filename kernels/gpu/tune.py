@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from kvproof.kernels.gpu import measure
+from kvproof.kernels.gpu.device import lost
 from kvproof.kernels.gpu.report import Measurement, Report
 from kvproof.kernels.paged.adapter import PagedTriton
 from kvproof.kernels.paged.sizes import Tiles
@@ -34,13 +35,12 @@ def tuned(tiles: Tiles, split: int = 1024) -> PagedTriton:
 
 def tune(report: Report, seconds: float) -> None:
     """Decode by tile, warps, stages and split; prefill by rows, tile, warps and stages; what is likeliest to win first, turn about, until the time is
-    up. What does not compile or fit is skipped with its reason.
+    up. What does not compile or fit is skipped with its reason; what loses the device is raised.
     """
-    copy, copied = measure.copy_bandwidth()
-    matrix, multiplied = measure.matrix_rate()
-    report.measure(copied)
-    report.measure(multiplied)
-    rates, load, whole = measure.Rates(copy, matrix), measure.Load(), measure.Load(seqs=4, tokens=4096)
+    rates, found = measure.device_rates(4096, 8192)
+    for entry in found:
+        report.measure(entry)
+    load, whole = measure.Load(), measure.Load(seqs=4, tokens=4096)
     made, filled = measure.batch(load), measure.batch(whole)
     tries: list[tuple[str, Callable[[], Measurement]]] = []
     for decoding, prefilling in itertools.zip_longest(DECODES, PREFILLS):
@@ -64,9 +64,11 @@ def tune(report: Report, seconds: float) -> None:
 def _try(report: Report, name: str, run: Callable[[], Measurement]) -> None:
     try:
         found = run()
-    except Exception as error:  # noqa: BLE001 - sizes that a device refuses are part of the answer
+    except Exception as error:  # sizes that a device refuses are part of the answer
         lines = str(error).strip().splitlines() or ["no reason given"]
         report.problem(f"{name}: {type(error).__name__}: {lines[-1]}")
+        if lost(measure.DEVICE):
+            raise
         return
     report.measure(found)
-    print(f"{found.name}: {found.milliseconds:.3f} ms, {100 * found.share:.1f} %", flush=True)
+    print(f"{found.name}: {found.milliseconds:.3f} ms, {found.shares_text}", flush=True)

@@ -122,13 +122,17 @@ def low_bits(bits: int, head: int = 128, layout: str = "NHD", window: int | None
 LLAMA = Model()
 FP8 = dataclasses.replace(LLAMA, stored="float8_e4m3fn", scales="token")
 INT8 = dataclasses.replace(LLAMA, stored="int8", scales="token")
+FLOAT = dataclasses.replace(LLAMA, kind="float32")
+FLOAT_INT8 = dataclasses.replace(INT8, kind="float32")
 
 CASES: dict[str, Shape] = {
     "decode bf16 128 gqa 4": attend(LLAMA, prefill=False),
     "decode fp16 64 mha": attend(Model("float16", 32, 1, 64), prefill=False),
     "decode bf16 80 gqa 7": attend(Model("bfloat16", 4, 7, 80), prefill=False),
     "decode bf16 256 mqa 16": attend(Model("bfloat16", 1, 16, 256), prefill=False),
-    "decode fp32 128": attend(dataclasses.replace(LLAMA, kind="float32"), prefill=False),
+    "decode fp32 128": attend(FLOAT, prefill=False),
+    "decode fp32 window sinks cap": attend(FLOAT, prefill=False, window=4096, sinks=True, soft_cap=50.0),
+    "decode fp32 int8": attend(FLOAT_INT8, prefill=False),
     "decode window sinks cap": attend(LLAMA, prefill=False, window=4096, sinks=True, soft_cap=50.0),
     "decode fp8 one scale": attend(dataclasses.replace(FP8, scales="pool"), prefill=False),
     "decode fp8 token scales": attend(FP8, prefill=False),
@@ -146,7 +150,10 @@ CASES: dict[str, Shape] = {
     "prefill fp16 64 mha": attend(Model("float16", 32, 1, 64), prefill=True),
     "prefill bf16 80 gqa 7": attend(Model("bfloat16", 4, 7, 80), prefill=True),
     "prefill bf16 256 mqa 16": attend(Model("bfloat16", 1, 16, 256), prefill=True),
-    "prefill fp32 128": attend(dataclasses.replace(LLAMA, kind="float32"), prefill=True),
+    "prefill fp32 128": attend(FLOAT, prefill=True),
+    "prefill fp32 window sinks cap": attend(FLOAT, prefill=True, window=4096, sinks=True, soft_cap=50.0),
+    "prefill fp32 gqa 8 window cap": attend(dataclasses.replace(FLOAT, ratio=8), prefill=True, window=4096, soft_cap=50.0),
+    "prefill fp32 int8": attend(FLOAT_INT8, prefill=True),
     "prefill window sinks cap": attend(LLAMA, prefill=True, window=4096, sinks=True, soft_cap=50.0),
     "prefill fp8 token scales": attend(FP8, prefill=True),
     "prefill int8": attend(INT8, prefill=True),

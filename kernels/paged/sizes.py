@@ -80,9 +80,11 @@ def padded(size: int) -> int:
 
 
 def decode_tiles(target: Target, ratio: int, head: int, compute: torch.dtype) -> Tiles:
-    """Rows for the query heads of one key head; tiles of 16 KiB at most, so that several programs share a processor."""
+    """Rows for the query heads of one key head; tiles of 16 KiB at most, so that several programs share a processor, and of half of that in float32,
+    whose operands are in registers.
+    """
     wide = padded(head) * compute.itemsize
-    tile = max(16, min(128, (16 << 10) // wide))
+    tile = max(16, min(128, (8 << 10 if compute == torch.float32 else 16 << 10) // wide))
     if compute == torch.float32:
         return Tiles(padded(ratio), tile, 8, DEEP) if target.backend == "cuda" else Tiles(padded(ratio), tile, 4, 2)
     warps = 4 if padded(ratio) <= 32 else 8
@@ -102,7 +104,7 @@ def append_tiles(target: Target, ratio: int, tokens: int, head: int, compute: to
     if found.rows == 16:
         return found
     if compute == torch.float32:
-        return dataclasses.replace(found, tile=16, warps=4, stages=2)
+        return _float_tiles(target, found.rows, quantised=quantised)
     if found.rows * padded(head) > 8 << 10:
         return dataclasses.replace(found, tile=16, stages=FLAT if target.backend == "cuda" else 2)
     if target.backend == "hip" and (quantised or found.rows > 32):
@@ -110,13 +112,21 @@ def append_tiles(target: Target, ratio: int, tokens: int, head: int, compute: to
     return found
 
 
+def _float_tiles(target: Target, rows: int, *, quantised: bool) -> Tiles:
+    """Many rows of float32, which NVIDIA's matrix units do not take: every thread has the operands of its elements in registers, so there are more
+    threads for more rows, and no second tile is on its way where quantised numbers become float32 there as well.
+    """
+    warps, stages = (min(16, rows // 4), FLAT) if target.backend == "cuda" else (4, 2)
+    return Tiles(rows, 16, warps, 1 if quantised else stages)
+
+
 def prefill_tiles(target: Target, ratio: int, head: int, compute: torch.dtype, *, quantised: bool) -> Tiles:
     """128 query rows and 64 keys, halved where registers would not hold them: operands and, of quantised pools, numbers on their way to the type of
     the queries. Four warps on AMD are as wide as eight on NVIDIA.
     """
-    stages = 2 if target.backend == "hip" or compute == torch.float32 else DEEP
+    stages = 2 if target.backend == "hip" else DEEP
     if compute == torch.float32:
-        return Tiles(max(32, padded(ratio)), 16, 4, stages)
+        return _float_tiles(target, max(32, padded(ratio)), quantised=quantised)
     if padded(head) > 128 and quantised:
         return Tiles(max(32, padded(ratio)), 16, 4, stages) if target.backend == "hip" else Tiles(max(32, padded(ratio)), 32, 8, stages)
     if padded(head) > 128:

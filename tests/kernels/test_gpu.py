@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 from kvproof.kernels.check import check_kernels
 from kvproof.kernels.contract import KernelCapabilities
-from kvproof.kernels.gpu import ahead, checks, device, graphs, measure, run
+from kvproof.kernels.gpu import ahead, checks, device, graphs, measure, run, tune
 from kvproof.kernels.gpu.device import GuardBroken, Guarded, on_device
 from kvproof.kernels.gpu.report import Check, Measurement, Report
 from kvproof.kernels.gpu.supervise import supervise
@@ -58,7 +59,7 @@ class IllegalAddress(PagedTorch):
 
 
 def test_a_lost_device_ends_a_check_with_the_case_that_lost_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_lost", lambda _: True)
+    monkeypatch.setattr(device, "lost", lambda _: True)
     report = check_kernels(on_device(IllegalAddress, "cpu", SMALL), budget_seconds=1)
     assert report.verdict == "error"
     assert report.error.startswith("attend: RuntimeError: an illegal memory access was encountered, in Case('attend'")
@@ -147,28 +148,74 @@ def test_every_measurement_runs_on_a_small_load(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(measure, "milliseconds", once)
     load = measure.Load(seqs=2, tokens=32, kv_heads=2, ratio=2, head=32)
-    rates, kernels = measure.Rates(1e9, 1e12), PagedTriton()
+    rates, kernels = measure.Rates(copy=1e9, sum=2e9, product=1e12), PagedTriton()
     with Machine().installed():
         found = [
             measure.decode(load, rates, kernels),
             measure.decode(measure.Load(seqs=2, tokens=32, kv_heads=2, ratio=2, head=32, stored="int8", layout="HND"), rates, kernels),
             measure.decode(measure.Load(seqs=2, tokens=32, kv_heads=2, ratio=2, head=32, stored="float8_e4m3fn"), rates, kernels),
-            measure.decode_torch(load, rates),
+            *measure.decode_torch(load, rates),
             *measure.decode_latent(load, 4, rates, kernels),
             *measure.decode_latent(measure.Load(seqs=2, tokens=32, stored="float8_e4m3fn"), 4, rates, kernels, new=2),
-            measure.prefill(load, rates, kernels),
-            measure.prefill_torch(load, rates),
+            *measure.prefill_torch(load, rates),
             measure.store(load, rates, kernels),
             measure.copy_blocks(load, rates, kernels),
             measure.append(load, 3, rates, kernels),
             measure.decode_low_bits(measure.Load(seqs=2, tokens=192, kv_heads=2, ratio=2, head=32), rates),
+            measure.prefill(load, rates, kernels),
         ]
     # 2 sequences x 32 tokens x 2 heads x 32 elements x 2 bytes, keys and values, in 2 ms.
     assert found[0].value == pytest.approx(2 * 2 * 32 * 2 * 32 * 2 / 2e-3 / 1e9)
-    assert found[0].share == pytest.approx(found[0].value)
+    assert found[0].shares == pytest.approx({"sum": found[0].value / 2, "copy": found[0].value})
     # A causal prefill: two products of 32 x 32 / 2 x 32 multiplications and additions for 2 sequences and 4 query heads.
-    assert found[8].value == pytest.approx(2 * 2 * (32 * 32 / 2) * 32 * 2 * 4 / 2e-3 / 1e12)
+    assert found[-1].value == pytest.approx(2 * 2 * (32 * 32 / 2) * 32 * 2 * 4 / 2e-3 / 1e12)
+    assert found[-1].shares == pytest.approx({"product": found[-1].value})
     assert all(entry.milliseconds == 2.0 for entry in found)
+
+
+def test_what_the_device_does_is_measured_in_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "DEVICE", "cpu")
+    monkeypatch.setattr(measure, "milliseconds", lambda run: [float(run().numel() > 0)])
+    monkeypatch.setattr(measure, "peak_bandwidth", lambda: 2.0**33)
+    rates, found = measure.device_rates(megabytes=1, size=10)
+    # In a millisecond: 1 MiB read and written, 1 MiB read, 10 x 10 x 10 multiplications and additions.
+    assert (rates.copy, rates.sum, rates.product) == pytest.approx((2e3 * 2**20, 1e3 * 2**20, 1e3 * 2000))
+    assert [entry.shares for entry in found] == [{"peak": pytest.approx(2e3 / 2**13)}, {"peak": pytest.approx(1e3 / 2**13)}, {}]
+    assert measure.Rates(copy=5.0).of(*measure.READS) == {"copy": 5.0}
+
+
+def test_a_peak_that_the_driver_does_not_name_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: types.SimpleNamespace(memory_clock_rate=2_619_000, memory_bus_width=5120)
+    )
+    assert measure.peak_bandwidth() == pytest.approx(3.35232e12)  # an H100 with HBM3
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: types.SimpleNamespace())
+    assert measure.peak_bandwidth() == 0
+
+
+def test_torchs_attention_is_named_by_what_ran_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "DEVICE", "cpu")
+    query, key, masked = torch.randn(1, 2, 8, 16), torch.randn(1, 2, 8, 16), torch.zeros(8, 8, requires_grad=True)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    assert list(measure.by_backend(lambda: attention(query, key, key))) == ["flash"]
+    # On a CPU no fused implementation takes a mask that is learnt.
+    assert list(measure.by_backend(lambda: attention(query, key, key, attn_mask=masked))) == ["math"]
+
+
+def test_tuning_ends_with_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> Measurement:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    for name in ("device_rates", "batch"):
+        monkeypatch.setattr(measure, name, lambda *_: (measure.Rates(), []))
+    for name in ("decode", "prefill"):
+        monkeypatch.setattr(measure, name, fails)
+    answers = iter([False, False, True])
+    monkeypatch.setattr(tune, "lost", lambda _: next(answers))
+    report = Report(tmp_path / "tuned", "A device")
+    with pytest.raises(RuntimeError, match="an illegal memory access"):
+        tune.tune(report, 100.0)
+    assert len(report.problems) == 3
 
 
 def test_a_process_that_compiles_ahead_comes_by_every_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +270,7 @@ def test_the_time_of_a_graph_is_shared_out_among_its_runs(graph: bool, each: flo
 def test_a_report_keeps_what_came_before_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = Report(tmp_path / "gpu", "A device")
     report.check(Check("a law", "held", "12 cases", 1.5))
-    report.measure(Measurement("decode", 1.25, 4000.0, "GB/s", 0.93, "copy", 20))
+    report.measure(Measurement("decode", 1.25, 4000.0, "GB/s", 20, {"sum": 0.91, "copy": 0.93}))
 
     def fails() -> None:
         raise RuntimeError("out of memory\nand more")
@@ -233,9 +280,9 @@ def test_a_report_keeps_what_came_before_a_failure(tmp_path: Path, monkeypatch: 
     run._guarded("prefill", fails, report)
     held = json.loads((tmp_path / "gpu.json").read_text())
     assert held["version"] == 1
-    assert held["measurements"][0]["share"] == 0.93
+    assert held["measurements"][0]["shares"] == {"sum": 0.91, "copy": 0.93}
     page = (tmp_path / "gpu.md").read_text()
-    assert "| decode | 1.250 | 4000.0 GB/s | 93.0 % | copy | 20 |" in page
+    assert "| decode | 1.250 | 4000.0 GB/s | 91.0 % of the sum, 93.0 % of the copy | 20 |" in page
     assert "| prefill | error | 0.0 | RuntimeError: out of memory |" in page
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu.json", "gpu.md"]
 
@@ -308,6 +355,65 @@ def test_a_part_that_dies_hangs_or_loses_the_device_costs_no_other(tmp_path: Pat
         "loses the device": ("error", ""),
         "last": ("held", ""),
     }
+
+
+JUDGES = """
+import json, pathlib, sys, time
+path, start, limit = pathlib.Path(sys.argv[1]), *map(float, sys.argv[2:])
+held = json.loads(path.read_text())
+hangs = not held["begun"]
+if hangs:
+    held["begun"].append({"name": "laws: decode", "started": time.monotonic() - start, "limit_seconds": limit})
+    held["checks"] = [
+        {"name": "laws: decode", "verdict": "not finished", "detail": "3 cases, then Case('attend')", "seconds": 0.5},
+        {"name": "decode: batch-invariant", "verdict": "held", "detail": "3 cases"},
+    ]
+held["complete"] = not hangs
+part = path.with_suffix(".part")
+part.write_text(json.dumps(held))
+part.replace(path)
+time.sleep(600 * hangs)
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "verdict", "detail"),
+    [
+        (90.0, "not finished", "was ended: the time of the run was over; 3 cases, then Case('attend')"),
+        (1.0, "error", "was ended after 1 s; 3 cases, then Case('attend')"),
+    ],
+)
+def test_laws_that_are_cut_off_keep_what_was_judged(limit: float, verdict: str, detail: str, tmp_path: Path) -> None:
+    report = Report(tmp_path / "gpu", "A device")
+    command = [sys.executable, "-c", JUDGES, str(tmp_path / "gpu.json"), str(report.start), str(limit)]
+    assert supervise(command, report, report.start + 5) == (verdict == "error")
+    assert report.checks == [Check("laws: decode", verdict, detail, 0.5), Check("decode: batch-invariant", "held", "3 cases")]
+    assert f"1 of 2 entries hold. {'At fault: laws: decode. ' * (verdict == 'error')}The run" in report.markdown()
+
+
+def test_laws_are_told_as_they_are_judged() -> None:
+    told: list[list[Check]] = []
+    checks.laws("moves", "cpu", 0.2, lambda entries: told.append(list(entries)))
+    assert [entry.name for entry in told[0]] == ["laws: moves"]
+    assert {entries[0].verdict for entries in told[:-1]} == {"not finished"}
+    assert {entry.verdict for entry in told[-1]} == {"held"}
+    assert len(told) > 2
+
+
+HELPED = """
+import pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path(sys.argv[1]).write_text(str(child.pid))
+time.sleep(600)
+"""
+
+
+def test_what_a_worker_has_started_ends_with_it(tmp_path: Path) -> None:
+    report = Report(tmp_path / "gpu", "A device")
+    supervise([sys.executable, "-c", HELPED, str(tmp_path / "child")], report, report.start + 2)
+    status = Path("/proc", (tmp_path / "child").read_text(), "status")
+    # Killed, it stays a zombie where nobody waits for orphans.
+    assert not status.exists() or "State:\tZ" in status.read_text()
 
 
 def test_a_run_ends_at_its_deadline_wherever_it_is(tmp_path: Path) -> None:
