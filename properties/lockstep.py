@@ -38,8 +38,8 @@ SERVED: Final = "served-equals-contiguous"
 _CHANGES_WHO_LIVES: Final = frozenset({Admit, Fork, Release})
 _FAILED: Final = frozenset({OutOfBlocksSeen, RefusedSeen})
 
-EVENTS_EVERY: Final = 3
-"""In pools with an even number of blocks, events are taken after every third operation: their order must be right across operations."""
+EVENTS_EVERY: Final = 7
+"""In pools with an even number of blocks, events are taken after every seventh operation: their order must be right across the passes in between."""
 
 
 class LawBroken(AssertionError):
