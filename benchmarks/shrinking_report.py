@@ -52,6 +52,8 @@ def summary(races: list[Race]) -> str:
         )
     for name in RACERS:
         ends = [race.finishes[name] for race in races if name in race.finishes]
+        if not ends:  # Hypothesis has no program of its own where the swarm had to find the bug
+            continue
         operations, runs = statistics.mean(end.operations for end in ends), statistics.median(end.runs for end in ends)
         reached, seconds = statistics.median(end.reached for end in ends), statistics.median(end.seconds for end in ends)
         lines.append(
