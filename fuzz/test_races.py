@@ -104,6 +104,15 @@ def test_an_error_is_explained_only_where_the_call_came_too_late():
     assert "could have been done" in early.reasons[0].reason
 
 
+def test_two_steps_of_one_id_are_not_explained():
+    scenario = SCENARIOS["two-launches"]
+    history = history_of(scenario)
+    same = answering(history, 1, 1, answer=history.threads[0][1].answer)
+    verdict = linearise(timed(same, (10, 11), (20, 30), (12, 13), (21, 31)), CAPABILITIES)
+    assert not verdict.good
+    assert "which is the id of a step that is open" in verdict.reasons[0].reason
+
+
 def test_a_table_that_changed_behind_its_threads_back_is_not_explained():
     history = history_of(SCENARIOS["two-first-extends"])
     first = history.drain[0]

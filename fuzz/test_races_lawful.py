@@ -9,7 +9,7 @@ import pytest
 
 from kvproof.fuzz.races import baton, explore
 from kvproof.fuzz.races.drawn import random_scenario
-from kvproof.fuzz.races.history import Run
+from kvproof.fuzz.races.history import Call, Run, _left_open
 from kvproof.fuzz.races.lawful import View, check_homes
 from kvproof.fuzz.races.scenarios import Scenario, catalogue
 from kvproof.impl.adapter import CacheAdapter
@@ -254,3 +254,19 @@ def test_a_lock_that_is_not_the_schedulers_is_named_as_a_cause(monkeypatch):
     outcome = explore.explore(catalogue(Strict.capabilities())[0], Early, mode="random", seconds=5.0)
     assert outcome.kind == "stuck"
     assert "call `kvproof.fuzz.races.baton.install()` before the target is imported" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("launches", "ends", "expected"),
+    [
+        ([(7, 10, 20), (3, 30, 40)], [], [7, 3]),  # one after the other
+        ([(7, 10, 35), (3, 30, 40)], [], [3, 7]),  # at once
+        ([(7, 10, 20), (3, 30, 40)], [(7, 50, 60), (7, 50, 60)], [3]),  # completed, and told twice
+        ([(3, 10, 20), (3, 50, 60)], [(3, 30, 40)], [3]),  # the id is given again
+        ([(3, 10, 20), (3, 15, 40)], [], [3]),  # a race: one id for two
+    ],
+)
+def test_steps_are_drained_in_the_order_of_their_begins(launches, ends, expected):
+    calls = [Call(0, BeginStep(), step, began, ended) for step, began, ended in launches]
+    calls += [Call(1, EndStep(step), None, began, ended) for step, began, ended in ends]
+    assert _left_open(calls) == expected

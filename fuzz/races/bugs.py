@@ -210,6 +210,22 @@ class LocksInEitherOrder(PagedCache):
 
 
 @raced(
+    "steps-counted-unlocked",
+    scenario="two-launches",
+    story="Two steps have one id, and the completion of the first frees blocks that the second still writes.",
+)
+class StepsCountedUnlocked(PagedCache):
+    """Reads the number of the last step before it takes the lock."""
+
+    def begin_step(self) -> StepPlan:
+        """As ever, in two pieces."""
+        last = self._last_step
+        with self._lock:
+            self._last_step = last
+            return super().begin_step()
+
+
+@raced(
     "published-after-unlock",
     scenario="commit-against-abort-and-reuse",
     story="After a cancelled request, somebody with the same prompt is answered from a block that holds another's text.",

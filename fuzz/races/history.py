@@ -282,8 +282,7 @@ class Run:
             [number for calls in (self.scenario.setup, *self.scenario.threads) for op in calls for number in _numbers_in(op)], default=0
         )
         calls = [*(look.call for look in self.setup), *(call for calls in threads for call in calls)]
-        ended = {call.op.step for call in calls if isinstance(call.op, EndStep) and call.answer is None}
-        self._main.steps = [step for step in _launched(calls) if step not in ended]
+        self._main.steps = _left_open(calls)
         return [
             Admit(fresh, (DRAIN_TOKEN,) * tokens),
             *(EndStep(index) for index in range(len(self._main.steps))),
@@ -292,9 +291,12 @@ class Run:
         ]
 
 
-def _launched(calls: list[Call]) -> list[int]:
-    """The ids of all steps in the order of their begins. Of two that were begun at once the lower id is taken for the older one."""
+def _left_open(calls: list[Call]) -> list[int]:
+    """The ids of the steps that nobody completed, in the order of their begins. Of two that were begun at once the lower id is taken for the older one."""
+    ends = [call for call in calls if isinstance(call.op, EndStep) and call.answer is None]
     launches = [call for call in calls if isinstance(call.op, BeginStep) and isinstance(call.answer, int)]
+    # A cache may give an id again once its step was completed.
+    launches = [call for call in launches if not any(end.op.step == call.answer and end.ended > call.began for end in ends)]  # type: ignore[union-attr]
     steps: list[int] = []
     while launches:
         oldest = min(call.answer for call in launches if not any(other.ended < call.began for other in launches))  # type: ignore[type-var]
