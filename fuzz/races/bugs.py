@@ -62,12 +62,9 @@ class LockLeftOut(PagedCache):
 
     def extend(self, seq: int, count: int, drafts: tuple[int, ...] | list[int] = ()) -> ExtendGrant:  # type: ignore[override]
         """As ever, but for the lock."""
-        self._enter, enter = _nothing, self._enter
-        self._leave, leave = _nothing, self._leave
-        try:
-            return super().extend(seq, count, drafts)
-        finally:
-            self._enter, self._leave = enter, leave
+        bare = copy.copy(self)  # all that it changes, both hold
+        bare._enter = bare._leave = _nothing
+        return PagedCache.extend(bare, seq, count, drafts)
 
 
 @raced(
