@@ -11,16 +11,17 @@ import pytest
 from kvproof.fuzz.bugs.books import NullBlockAdapter
 from kvproof.fuzz.races import baton, draw, explore
 from kvproof.fuzz.races.bugs import RACES
+from kvproof.fuzz.races.drawn import random_scenario
 from kvproof.fuzz.races.history import Run
 from kvproof.fuzz.races.linear import SetupBroken, linearise
-from kvproof.fuzz.races.scenarios import Scenario, catalogue, random_scenario
+from kvproof.fuzz.races.scenarios import Scenario, catalogue
 from kvproof.impl.production import cache as production_cache
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
 from kvproof.models.ops import Admit, BeginStep, Commit, EndStep, Extend, Match, Release, Reset
 from kvproof.models.outcomes import OutOfBlocksSeen, Raised
 
 CAPABILITIES = ProductionAdapter.capabilities()
-SCENARIOS = {scenario.name: scenario for scenario in catalogue(CAPABILITIES)}
+SCENARIOS = {scenario.name: scenario for scenario in catalogue(CAPABILITIES, any_order=True)}
 
 FINDING_SECONDS = 30.0
 """More than any seeded race takes: the slowest needs some 700 schedules of a few milliseconds."""
@@ -103,6 +104,15 @@ def test_an_error_is_explained_only_where_the_call_came_too_late():
     assert "could have been done" in early.reasons[0].reason
 
 
+def test_two_steps_of_one_id_are_not_explained():
+    scenario = SCENARIOS["two-launches"]
+    history = history_of(scenario)
+    same = answering(history, 1, 1, answer=history.threads[0][1].answer)
+    verdict = linearise(timed(same, (10, 11), (20, 30), (12, 13), (21, 31)), CAPABILITIES)
+    assert not verdict.good
+    assert "which is the id of a step that is open" in verdict.reasons[0].reason
+
+
 def test_a_table_that_changed_behind_its_threads_back_is_not_explained():
     history = history_of(SCENARIOS["two-first-extends"])
     first = history.drain[0]
@@ -137,7 +147,7 @@ def test_a_setup_that_breaks_a_law_is_no_matter_of_threads():
 def test_completions_come_in_any_order():
     scenario = SCENARIOS["completed-in-another-order"]
     assert linearise(history_of(scenario), CAPABILITIES).good
-    assert scenario not in catalogue(CAPABILITIES, any_order=False)
+    assert scenario not in catalogue(CAPABILITIES)
 
 
 # -- drawing --------------------------------------------------------------------------------------------------------------------------------------
@@ -170,8 +180,8 @@ def test_the_story_says_what_speaks_against_every_order():
 def test_every_seeded_race_is_found_at_random(name):
     race = RACES[name]
     outcome = explore.explore(SCENARIOS[race.scenario], race.adapter, mode="random", seconds=FINDING_SECONDS, seed=2)
-    assert outcome.kind == "race", outcome
-    assert draw.story(outcome.history, outcome.verdict)
+    assert outcome.kind == race.shown, outcome
+    assert outcome.history is None or draw.story(outcome.history, outcome.verdict)
 
 
 @pytest.mark.parametrize("name", RACES)
@@ -187,7 +197,7 @@ def test_one_thread_alone_never_notices_a_seeded_race(name):
     "target", [ProductionAdapter, SynchronousAdapter, HybridAdapter, NullBlockAdapter], ids=lambda target: target.__name__
 )
 def test_the_production_cache_holds_under_random_schedules(target):
-    scenarios = catalogue(target.capabilities())
+    scenarios = catalogue(target.capabilities(), any_order=True)
     schedules = 0
     for scenario in scenarios:
         outcome = explore.explore(scenario, target, mode="random", seconds=0.08)
@@ -199,7 +209,7 @@ def test_the_production_cache_holds_under_random_schedules(target):
 @pytest.mark.usefixtures("scheduled")
 def test_the_production_cache_holds_in_random_scenarios():
     for number in range(30):
-        scenario = random_scenario(f"test:{number}", ProductionAdapter, CAPABILITIES)
+        scenario = random_scenario(f"test:{number}", CAPABILITIES)
         outcome = explore.explore(scenario, ProductionAdapter, mode="random", seconds=0.05)
         assert outcome.kind == "held", (scenario, outcome.reason, outcome.verdict)
 
@@ -226,8 +236,8 @@ def test_random_schedules_are_drawn_from_the_seed(monkeypatch):
 
 
 def test_random_scenarios_are_drawn_from_the_seed():
-    assert random_scenario("1:2", ProductionAdapter, CAPABILITIES) == random_scenario("1:2", ProductionAdapter, CAPABILITIES)
-    drawn = [random_scenario(f"1:{number}", ProductionAdapter, CAPABILITIES) for number in range(40)]
+    assert random_scenario("1:2", CAPABILITIES) == random_scenario("1:2", CAPABILITIES)
+    drawn = [random_scenario(f"1:{number}", CAPABILITIES) for number in range(40)]
     used = {type(op) for scenario in drawn for calls in scenario.threads for op in calls}
     assert {Extend, Match, Release, Commit, EndStep, BeginStep, Reset} <= used
 

@@ -22,8 +22,9 @@ from rich.table import Table
 
 from kvproof.console import Output, bar
 from kvproof.fuzz.races.draw import story
+from kvproof.fuzz.races.drawn import random_scenario
 from kvproof.fuzz.races.explore import Mode, Outcome
-from kvproof.fuzz.races.scenarios import Scenario, catalogue, random_scenario
+from kvproof.fuzz.races.scenarios import Scenario, catalogue
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.reports.wording import counted, joined
 from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD
@@ -78,9 +79,13 @@ class Work(msgspec.Struct, frozen=True):
 @click.option("--scenario", "names", multiple=True, metavar="NAME", help="Only this scenario; may be given several times.")
 @click.option("--random", "drawn", type=click.IntRange(min=0, max=100_000), default=0, help="Also this many scenarios drawn at random.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For schedules and scenarios drawn at random.")
-@click.option("--in-order", is_flag=True, help="Completions come only in the order of the launches.")
+@click.option(
+    "--any-order",
+    is_flag=True,
+    help="Also scenarios whose completions come in another order than the launches, which the contract does not ask for.",
+)
 def race(
-    target: str, mode: str, seconds: float, budget: float | None, names: tuple[str, ...], drawn: int, seed: int, in_order: bool
+    target: str, mode: str, seconds: float, budget: float | None, names: tuple[str, ...], drawn: int, seed: int, any_order: bool
 ) -> int:
     """Call TARGET from several threads at once: every history must be one that some order of its calls explains.
 
@@ -91,7 +96,7 @@ def race(
     if not issubclass(adapter, CacheAdapter):
         raise BadTarget(f"The target {target} is no cache; threads are for classes that derive from kvproof.CacheAdapter.")
     capabilities = read_capabilities(adapter)
-    scenarios = _chosen(adapter, capabilities, names, drawn, seed, in_order=in_order)
+    scenarios = _chosen(capabilities, names, drawn, seed, any_order=any_order)
     modes: list[Mode] = ["dpor", "random"] if mode == "both" else [mode]  # type: ignore[list-item]  # the choice is a Mode
     if "dpor" in modes and importlib.util.find_spec("frontrun") is None:
         raise click.UsageError(
@@ -106,13 +111,13 @@ def race(
     return max(_status(outcome) for outcome in outcomes)
 
 
-def _chosen(adapter: type, capabilities: Capabilities, names: tuple[str, ...], drawn: int, seed: int, *, in_order: bool) -> list[Scenario]:
-    known = {scenario.name: scenario for scenario in catalogue(capabilities, any_order=not in_order)}
+def _chosen(capabilities: Capabilities, names: tuple[str, ...], drawn: int, seed: int, *, any_order: bool) -> list[Scenario]:
+    known = {scenario.name: scenario for scenario in catalogue(capabilities, any_order=any_order)}
     for name in names:
         if name not in known:
             raise click.UsageError(f"There is no scenario {name!r} for this target; there are {', '.join(known)}")
     built_in = [known[name] for name in names] if names else list(known.values())
-    return built_in + [random_scenario(f"{seed}:{number}", adapter, capabilities) for number in range(drawn)]
+    return built_in + [random_scenario(f"{seed}:{number}", capabilities) for number in range(drawn)]
 
 
 def _run(work: Work, modes: list[Mode]) -> list[Outcome]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import _thread
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, Literal, TypeAlias
 
@@ -61,7 +62,11 @@ class Baton:
                 _thread.start_new_thread(self._body, (number,))
             self._gates[self._next()].release()
             if not self._done.acquire(timeout=JOIN_SECONDS):
-                raise Stuck(f"the threads were still at work after {JOIN_SECONDS:g} s")
+                raise Stuck(
+                    f"the threads were still at work after {JOIN_SECONDS:g} s: one goes on for ever, or waits for a lock that is not the scheduler's. Locks made, or classes of "
+                    "locks imported by name, before the scheduler took over stay what they are: in a script of your own call `kvproof.fuzz.races.baton.install()` before the target is "
+                    "imported; where the target's locks are not made by `threading`, use the mode stress"
+                )
         finally:
             Baton.active = None
         for error in self.errors:
@@ -240,3 +245,14 @@ def install() -> None:
     """From here on, locks that are made belong to the scheduler. Modules that took the name `Lock` before keep the real one."""
     threading.Lock = threading._allocate_lock = Lock  # type: ignore[assignment, attr-defined]
     threading.RLock = ReentrantLock  # type: ignore[assignment]
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """`install` for a while: for locks that a target makes only when it is built."""
+    before = threading.Lock, threading._allocate_lock, threading.RLock  # type: ignore[attr-defined]  # what Condition and Event are made of
+    install()
+    try:
+        yield
+    finally:
+        threading.Lock, threading._allocate_lock, threading.RLock = before  # type: ignore[attr-defined]

@@ -7,33 +7,40 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 from collections.abc import Callable, Iterable
-from typing import Final
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Final, Literal
 
 import msgspec
 
 from kvproof.impl.production.adapter import ProductionAdapter
 from kvproof.impl.production.cache import PagedCache
 from kvproof.impl.production.errors import NothingToCommit, UnknownSequence, UnknownStep
-from kvproof.impl.production.records import ExtendGrant
+from kvproof.impl.production.records import ExtendGrant, StepPlan
 from kvproof.impl.production.reuse import Reuse
 from kvproof.impl.production.sequence import SequenceState
 
 
 class SeededRace(msgspec.Struct, frozen=True):
-    """A cache that is sound in one thread and not in two. `scenario`: one that must show it. `story`: what an operator would see."""
+    """A cache that is sound in one thread and not in two. `scenario`: one that must show it, as what `shown` says. `story`: what an operator would see."""
 
     name: str
     adapter: type[ProductionAdapter]
     scenario: str
     story: str
+    shown: Literal["race", "stuck"] = "race"
 
 
 RACES: Final[dict[str, SeededRace]] = {}
 """Every seeded race by its name."""
 
 
-def raced(name: str, *, scenario: str, story: str) -> Callable[[type[PagedCache]], type[ProductionAdapter]]:
+def raced(
+    name: str, *, scenario: str, story: str, shown: Literal["race", "stuck"] = "race"
+) -> Callable[[type[PagedCache]], type[ProductionAdapter]]:
     """Enter the decorated cache as a seeded race; returns its adapter."""
 
     def enter(cache: type[PagedCache]) -> type[ProductionAdapter]:
@@ -43,7 +50,7 @@ def raced(name: str, *, scenario: str, story: str) -> Callable[[type[PagedCache]
 
         names = {"__init__": build, "__module__": cache.__module__, "__qualname__": cache.__qualname__, "__doc__": cache.__doc__}
         adapter = type(cache.__name__, (ProductionAdapter,), names)
-        RACES[name] = SeededRace(name, adapter, scenario, story)
+        RACES[name] = SeededRace(name, adapter, scenario, story, shown)
         return adapter
 
     return enter
@@ -55,12 +62,9 @@ class LockLeftOut(PagedCache):
 
     def extend(self, seq: int, count: int, drafts: tuple[int, ...] | list[int] = ()) -> ExtendGrant:  # type: ignore[override]
         """As ever, but for the lock."""
-        self._enter, enter = _nothing, self._enter
-        self._leave, leave = _nothing, self._leave
-        try:
-            return super().extend(seq, count, drafts)
-        finally:
-            self._enter, self._leave = enter, leave
+        bare = copy.copy(self)  # all that it changes, both hold
+        bare._enter = bare._leave = _nothing
+        return PagedCache.extend(bare, seq, count, drafts)
 
 
 @raced(
@@ -176,6 +180,82 @@ class EvictionUnlocked(PagedCache):
     def evict(self, blocks: Iterable[int]) -> int:
         """As ever, but for the lock."""
         return self._forget(list(blocks), "requested")
+
+
+@raced(
+    "locks-in-either-order",
+    scenario="fork-against-launch",
+    story="Once a week the server stands still: a beam is forked and a step launched, and each waits for the other.",
+    shown="stuck",
+)
+class LocksInEitherOrder(PagedCache):
+    """A launch takes the lock of launches and then that of the cache, a fork takes them the other way round."""
+
+    @cached_property
+    def _launches(self) -> AbstractContextManager[object]:
+        return threading.RLock()
+
+    def begin_step(self) -> StepPlan:
+        """As ever, under both locks."""
+        with self._launches:
+            return super().begin_step()
+
+    def fork(self, parent: int, child: int) -> None:
+        """As ever, under both locks."""
+        with self._lock, self._launches:
+            super().fork(parent, child)
+
+
+@raced(
+    "steps-counted-unlocked",
+    scenario="two-launches",
+    story="Two steps have one id, and the completion of the first frees blocks that the second still writes.",
+)
+class StepsCountedUnlocked(PagedCache):
+    """Reads the number of the last step before it takes the lock."""
+
+    def begin_step(self) -> StepPlan:
+        """As ever, in two pieces."""
+        last = self._last_step
+        with self._lock:
+            self._last_step = last
+            return super().begin_step()
+
+
+@raced(
+    "published-after-unlock",
+    scenario="commit-against-abort-and-reuse",
+    story="After a cancelled request, somebody with the same prompt is answered from a block that holds another's text.",
+)
+class PublishedAfterUnlock(PagedCache):
+    """A commit lets go of the lock before it publishes: the blocks may be another's by then."""
+
+    def _publish_next(self, state: SequenceState, computed: int) -> bool:  # noqa: ARG002 -- all blocks of a pass go one way
+        return False
+
+    def _publish(self, state: SequenceState) -> None:
+        found = copy.copy(state)
+        found.tables, found.cursors = [list(table) for table in state.tables], list(state.cursors)
+        self._leave()
+        self._enter()
+        super()._publish(found)
+        state.cursors = found.cursors
+
+
+@raced(
+    "truncate-unlocked",
+    scenario="truncate-against-release",
+    story="A request that is cancelled while it rolls back gives blocks away twice.",
+)
+class TruncateUnlocked(PagedCache):
+    """Cuts a table back without the lock."""
+
+    def truncate(self, seq: int, length: int) -> None:
+        """As ever, but for the lock."""
+        state = self._sequences.get(seq)
+        if state is None:
+            raise UnknownSequence(f"sequence {seq} is not known")
+        self._cut_back(state, length)
 
 
 def _nothing() -> None:

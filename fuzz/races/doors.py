@@ -9,7 +9,11 @@ two threads conflict, so the search tries both orders in which they come to the 
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+_WITH_DOORS: Final = ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition")
 
 
 class AtLock:
@@ -24,6 +28,25 @@ def install() -> None:
 
     patch_locks()
     _put_doors()
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """`install` for a while: for locks that a target makes only when it is built. Does nothing where doors are installed already. Raises ImportError."""
+    made: Any = threading.Lock  # Python's own is a function
+    if isinstance(made, type) and issubclass(made, _Door):
+        yield
+        return
+    from frontrun._cooperative import unpatch_locks
+
+    before = {name: getattr(threading, name) for name in _WITH_DOORS}
+    install()
+    try:
+        yield
+    finally:
+        unpatch_locks()
+        for name, made in before.items():
+            setattr(threading, name, made)
 
 
 class _Door:

@@ -9,8 +9,9 @@ Modes:
   as another needs (Burckhardt et al. 2010, "A randomized scheduler with probabilistic guarantees of finding bugs"). Needs no library; see `baton`.
 * `stress`: real threads that start together and are switched as often as the interpreter can; the one that uses a free-threaded interpreter.
 
-`dpor` and `random` own the threads' locks: `threading.Lock` and its kin must be replaced (`baton.install`) before the target is imported, so `kvproof race` runs
-them in a process of their own. With real locks a thread that is held up inside one would hold up all others, and be reported as stuck.
+`dpor` and `random` own the threads' locks: `explore` replaces `threading.Lock` and its kin while it runs, which is enough for locks that the target makes when it is built.
+A lock that is made earlier, or whose class the target imported by name, stays a real one: a thread that is held up inside it holds up all others, and they are reported as
+stuck. Call `baton.install` or `doors.install` before the target is imported there; `kvproof race` does so, in a process of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -30,9 +32,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from kvproof.fuzz.races import doors
+from kvproof.fuzz.races import baton, doors
 from kvproof.fuzz.races.baton import Baton, Grain, Plan, Stuck
 from kvproof.fuzz.races.history import History, Run
+from kvproof.fuzz.races.lawful import check_homes
 from kvproof.fuzz.races.linear import SetupBroken, Verdict, linearise
 from kvproof.fuzz.races.scenarios import Scenario
 from kvproof.impl import production
@@ -54,6 +57,14 @@ MOST_SWITCHES: Final = 4
 
 SWITCH_SECONDS: Final = 1e-6
 """How often a stressed interpreter switches threads; its default is 5 milliseconds, longer than a whole run."""
+
+
+_OWNED: Final[dict[Mode, Callable[[], AbstractContextManager[None]]]] = {
+    "dpor": doors.installed,
+    "random": baton.installed,
+    "stress": nullcontext,
+}
+"""Who owns the locks that are made during a search."""
 
 
 class Outcome(msgspec.Struct):
@@ -79,14 +90,19 @@ class Outcome(msgspec.Struct):
 
 
 def explore(scenario: Scenario, target: type, *, mode: Mode, seconds: float, seed: int = 0) -> Outcome:
-    """Search the schedules of `scenario` for at most `seconds`. Raises ImportError where `frontrun` is needed and missing."""
+    """Search the schedules of `scenario` for at most `seconds`.
+
+    Raises ImportError where `frontrun` is needed and missing, and ValueError for a scenario in which two threads work on one sequence.
+    """
     start = time.monotonic()
+    check_homes(scenario)
     judge = Judge(scenario, target)
     outcome = Outcome(scenario, mode, "held", seed=seed)
     try:
-        judge.judge(_one_after_another(judge))
-        search = {"dpor": _by_dpor, "random": _at_random, "stress": _under_stress}[mode]
-        search(judge, outcome, start + seconds, seed)
+        with _OWNED[mode]():
+            judge.judge(_one_after_another(judge))
+            search = {"dpor": _by_dpor, "random": _at_random, "stress": _under_stress}[mode]
+            search(judge, outcome, start + seconds, seed)
     except SetupBroken as broken:
         outcome.kind, outcome.reason = "setup", str(broken)
     except AdapterFault as fault:
@@ -193,7 +209,7 @@ def _within(judge: Judge, outcome: Outcome, bound: int | None, deadline: float) 
     )
     outcome.reason = found.explanation or ""
     if found.property_holds is not True and judge.broken is None and not judge.fault:
-        waiting = "deadlock" in (found.failure_kind or "")
+        waiting = "deadlock" in (found.failure_kind or "") or outcome.reason.startswith("Deadlock")
         outcome.kind = "stuck" if waiting else "inconclusive"
         outcome.reason = outcome.reason or found.inconclusive_reason or ""
     return found.property_holds is True and time.monotonic() < deadline
@@ -229,9 +245,9 @@ def _at_random(judge: Judge, outcome: Outcome, deadline: float, seed: int) -> No
 def _run_by_plan(judge: Judge, traced: Callable[[str], bool], grain: Grain, plan: Plan) -> tuple[Run, list[int]]:
     """One run, and how many points each thread passed in it."""
     run = judge.fresh()
-    baton = Baton([partial(run.thread, thread) for thread in range(len(judge.scenario.threads))], traced, grain)
-    baton.run(plan)
-    return run, baton.points
+    scheduler = Baton([partial(run.thread, thread) for thread in range(len(judge.scenario.threads))], traced, grain)
+    scheduler.run(plan)
+    return run, scheduler.points
 
 
 def _plan(rng: random.Random, lengths: list[int]) -> Plan:
@@ -250,7 +266,7 @@ def traced_files(target: type) -> Callable[[str], bool]:
     """Which files have points to switch at: the module of the target, what it imports from installed packages, and all that is neither installed, Python's nor kvproof's own."""
     module = sys.modules[target.__module__]
     own = str(module.__file__)
-    wanted = (_folder(production), *map(_folder, _imported(module)))
+    wanted = tuple(map(_folder, _imported(module)))
     tools = tuple(
         _folder(found) for name, found in sys.modules.items() if name.startswith("kvproof") and name.count(".") < 2 and _folder(found)
     )
@@ -258,10 +274,12 @@ def traced_files(target: type) -> Callable[[str], bool]:
     known: dict[str, bool] = {}
 
     def decide(file: str) -> bool:
-        if file == own or file.startswith(wanted):
+        if file == own or file.startswith(_folder(production)):
             return True
+        if file.startswith(tools):
+            return False
         installed = "site-packages" in file or "dist-packages" in file
-        return not (installed or file.startswith(("<", *tools, *python)))
+        return file.startswith(wanted) or not (installed or file.startswith(("<", *python)))
 
     def traced(file: str) -> bool:
         found = known.get(file)

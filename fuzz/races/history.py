@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from kvproof.fuzz.races.lawful import View
 from kvproof.fuzz.races.scenarios import Scenario
 from kvproof.impl.checker import AdapterFault, Checked, Raises, read_capabilities
 from kvproof.models.capabilities import Capabilities
@@ -102,13 +103,26 @@ class Caller:
     every reflective call for an access to what it is given.
     """
 
-    def __init__(self, thread: int, adapter: Any, groups: int, steps: list[int]) -> None:  # noqa: ANN401 -- it may break the protocol
+    def __init__(self, thread: int, adapter: Any, groups: int, steps: list[int], view: View) -> None:  # noqa: ANN401 -- it may break the protocol
         self.thread = thread
         self.adapter = adapter
         self.groups = list(range(groups))
+        self.view = view
         self.steps: list[Any] = steps
         """The ids of the steps that this thread may end."""
         self.raw: list[Raw] = []
+
+    def lawful(self, what: Todo) -> bool:
+        """Make the call if the contract allows it by now, as far as this thread can know; else leave it out."""
+        op = what[0]
+        if not self.view.may(op):
+            return False
+        if isinstance(op, EndStep):
+            self.end_step(op.step)
+        else:
+            self.call(what)
+        self.view.learn(op, self.raw[-1].answer)
+        return True
 
     def call(self, what: Todo) -> None:
         """Make the call, and look at the tables that it may have changed."""
@@ -133,9 +147,8 @@ class Caller:
         self.raw.append(Raw(op, answer, began, ended, tables))
 
     def end_step(self, ordinal: int) -> None:
-        """End a step by its number among those that this thread knows, if it knows so many; one whose launch raised has no id to end it by."""
-        if ordinal < len(self.steps) and isinstance(self.steps[ordinal], int):
-            self.call((EndStep(self.steps[ordinal]), _end_step, None, False))
+        """End a step by its number among those that this thread knows."""
+        self.call((EndStep(self.steps[ordinal]), _end_step, None, False))
 
 
 class Playback:
@@ -171,23 +184,22 @@ class Run:
         self._checked = Checked(target, self.capabilities, **self._size)
         self._checker = Checked(target, self.capabilities, **self._size)
         self._groups = len(self.capabilities.groups)
-        self._main = Caller(SETUP_THREAD, self._checked.adapter, self._groups, [])
+        view = View(self.capabilities, any_order=scenario.any_order)
+        self._main = Caller(SETUP_THREAD, self._checked.adapter, self._groups, [], view)
         self._numbers: list[int] = []
         self._replayed: set[int] = set()
         self._todo = [[todo(op) for op in calls] for calls in scenario.threads]
-        self.setup = [self._looked(op) for op in scenario.setup]
+        self.setup = [self._look() for op in scenario.setup if self._main.lawful(todo(op))]
         self._callers = [
-            Caller(thread, self._checked.adapter, self._groups, list(self._main.steps)) for thread in range(len(scenario.threads))
+            Caller(thread, self._checked.adapter, self._groups, list(self._main.steps), view.of_thread(scenario, thread))
+            for thread in range(len(scenario.threads))
         ]
 
     def thread(self, index: int) -> None:
         """The program of one thread."""
         caller = self._callers[index]
         for what in self._todo[index]:
-            if what[1] is _end_step:
-                caller.end_step(what[0].step)  # type: ignore[attr-defined]  # it is an EndStep
-            else:
-                caller.call(what)
+            caller.lawful(what)
 
     def finish(self) -> History:
         """Look at the cache when all threads are done, then let go of everything and take the whole pool. Raises AdapterFault."""
@@ -202,6 +214,10 @@ class Run:
             self._main.end_step(op.step)
         else:
             self._main.call(todo(op))
+        return self._look()
+
+    def _look(self) -> Look:
+        """The last call of the main thread, and all that the cache shows now."""
         call = self._read(SETUP_THREAD, self._main.raw[-1])
         self._know(call)
         return Look(call, self._seen())
@@ -266,15 +282,27 @@ class Run:
             [number for calls in (self.scenario.setup, *self.scenario.threads) for op in calls for number in _numbers_in(op)], default=0
         )
         calls = [*(look.call for look in self.setup), *(call for calls in threads for call in calls)]
-        ended = {call.op.step for call in calls if isinstance(call.op, EndStep) and call.answer is None}
-        begun = dict.fromkeys(step for caller in (self._main, *self._callers) for step in caller.steps if isinstance(step, int))
-        self._main.steps = [step for step in begun if step not in ended]
+        self._main.steps = _left_open(calls)
         return [
             Admit(fresh, (DRAIN_TOKEN,) * tokens),
             *(EndStep(index) for index in range(len(self._main.steps))),
             *(Release(seq, FINAL_REASONS[seq % len(FINAL_REASONS)]) for seq in self._numbers),
             Extend(fresh, tokens),
         ]
+
+
+def _left_open(calls: list[Call]) -> list[int]:
+    """The ids of the steps that nobody completed, in the order of their begins. Of two that were begun at once the lower id is taken for the older one."""
+    ends = [call for call in calls if isinstance(call.op, EndStep) and call.answer is None]
+    launches = [call for call in calls if isinstance(call.op, BeginStep) and isinstance(call.answer, int)]
+    # A cache may give an id again once its step was completed.
+    launches = [call for call in launches if not any(end.op.step == call.answer and end.ended > call.began for end in ends)]  # type: ignore[union-attr]
+    steps: list[int] = []
+    while launches:
+        oldest = min(call.answer for call in launches if not any(other.ended < call.began for other in launches))  # type: ignore[type-var]
+        steps.append(oldest)  # type: ignore[arg-type]  # the answers are ids
+        launches = [call for call in launches if call.answer != oldest]
+    return steps
 
 
 def _numbers_in(op: Op) -> list[int]:

@@ -183,6 +183,8 @@ class Position:
     def _unanswered(self, op: Op, call: Call) -> Reason | None:
         if isinstance(call.answer, Raised) and not isinstance(op, Release):
             return Reason(call, f"it raised {call.answer.error}, and here it could have been done")
+        if isinstance(op, BeginStep) and call.answer in self.open:
+            return Reason(call, f"it returned {call.answer}, which is the id of a step that is open")
         return None
 
     def _judge(self, op: Op, call: Call, change: Change) -> Reason | None:
