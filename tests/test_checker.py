@@ -384,6 +384,8 @@ def test_a_wrong_table_names_the_call(method, answer, words):
     told = fault_of(lambda: made.tables(7) if method == "block_table" else made.worker_tables(7))
     assert told.startswith(f"{method}(7, 0) {words}")
     assert is_one_sentence(told)
+    if method == "block_table":
+        assert fault_of(lambda: made.all_tables([7], {})) == told
 
 
 def test_a_table_holds_ids_and_skipped_entries():
