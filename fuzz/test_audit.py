@@ -25,7 +25,12 @@ from kvproof.properties.lockstep import LawBroken, Lockstep
 PROGRAMS = 250
 """How many swarm programs a seeded bug gets to show itself. The programs are the same everywhere; only those in `RARE` need more."""
 
-RARE = {"accepted-drafts-taken-from-the-end": 389, "truncation-keeps-the-chain": 2899, "hit-is-not-looked-up-again": 280}
+RARE = {
+    "batch-is-given-one-block": 530,
+    "accepted-drafts-taken-from-the-end": 393,
+    "truncation-keeps-the-chain": 251,
+    "hash-is-a-polynomial": 538,
+}
 """Bugs that take many programs more, and the first program that shows them: to run those before it takes about ten seconds."""
 
 
