@@ -367,8 +367,7 @@ class Swarm:
             return None
         prompt = tuple([self._any(STRANGERS) for _ in range(blocks * self.block_size)])
         seq, self.next_seq = self.next_seq, self.next_seq + 1
-        self._plan.clear()
-        self._plan.append(Extend(seq, len(prompt)))
+        self._next_come(Extend(seq, len(prompt)))
         return Admit(seq, prompt, self._any(self._namespaces))
 
     def _advance(self, spec: Spec) -> Op | None:
@@ -382,8 +381,7 @@ class Swarm:
         op = self._extend(spec)
         if isinstance(op, Extend) and self._random() < self._whole_passes:
             # The usual course of a pass, so that most of a program's length goes to what is unusual.
-            self._plan.clear()
-            self._plan += [BeginStep(), EndStep(), Commit(op.seq, self._between(0, len(op.drafts)))]
+            self._next_come(BeginStep(), EndStep(), Commit(op.seq, self._between(0, len(op.drafts))))
         return op
 
     def _step(self, spec: Spec) -> Op | None:
@@ -431,8 +429,7 @@ class Swarm:
             return self._release(spec)
         waiting = self._pick([s for s in spec.live.values() if s.computed == 0 and s.seq != op.seq])
         if self.capabilities.prefix and waiting is not None and self._random() < 0.5:
-            self._plan.clear()
-            self._plan += [op, Match(waiting.seq)]
+            self._next_come(op, Match(waiting.seq))
             return Match(waiting.seq)
         return op
 
@@ -479,8 +476,7 @@ class Swarm:
         if sequence.computed and self._random() < self._draft_rate:
             drafts = self._tokens(self._between(1, self.block_size + 1))
             self._said.append((*known, *drafts))
-        self._plan.clear()
-        self._plan.append(Extend(sequence.seq, count, drafts))
+        self._next_come(Extend(sequence.seq, count, drafts))
 
     def _plan_round(self, spec: Spec) -> None:
         """All whose pass has finished commit it and sample a token, then all of them are extended by that, and newcomers by their prompt."""
@@ -500,6 +496,10 @@ class Swarm:
         self._plan += [*extends, *(Extend(s.seq, len(s.known) - s.computed) for s in waiting)]
         if self._plan:
             self._plan += self._device_work()
+
+    def _next_come(self, *ops: Op) -> None:
+        """These should follow, in place of what was planned before."""
+        self._plan = deque(ops)
 
     def _device_work(self) -> tuple[Op, ...]:
         """What runs the passes that wait, where they do not run by themselves."""
@@ -540,8 +540,7 @@ class Swarm:
     def _plan_going_on(self, sequence: Sequence, length: int) -> None:
         """After a truncation to `length` the sequence goes on at once, often past what it had before."""
         tokens = self._tokens(self._any((1, self.block_size, sequence.computed - length + self.block_size)))
-        self._plan.clear()
-        self._plan += [Append(sequence.seq, tokens), Extend(sequence.seq, len(tokens)), *self._device_work(), Commit(sequence.seq)]
+        self._next_come(Append(sequence.seq, tokens), Extend(sequence.seq, len(tokens)), *self._device_work(), Commit(sequence.seq))
         self._learn(sequence, tokens)
 
     def _fork(self, spec: Spec) -> Op | None:
@@ -554,25 +553,29 @@ class Swarm:
         return Fork(parent.seq, self.next_seq - 1)
 
     def _release(self, spec: Spec) -> Op | None:
-        if spec.steps and spec.seen.held_twice and self._random() < 0.5:
-            in_flight = self._pick([s for s in spec.live.values() if s.out is not None and s.out.launched and not s.out.finished])
-            if in_flight is not None:
-                # Whoever shares a block with it goes next, while the device still reads that block.
-                other = self._let_go_of(spec, listed_blocks(spec.tables(in_flight)) & spec.seen.held_twice)
-                if other is not None:
-                    self._plan.clear()
-                    self._plan.append(other)
-                    return Release(in_flight.seq, self._any(RELEASE_REASONS))
+        op = self._release_a_reader(spec) if spec.steps and spec.seen.held_twice and self._random() < 0.5 else None
+        if op is not None:
+            return op
         sequence = self._pick(list(spec.live.values()))
         return None if sequence is None else Release(sequence.seq, self._any(RELEASE_REASONS))
+
+    def _release_a_reader(self, spec: Spec) -> Op | None:
+        """A sequence in flight goes, and then whoever shares a block with it, while the device still reads that block."""
+        sequence = self._pick([s for s in spec.live.values() if s.out is not None and s.out.launched and not s.out.finished])
+        if sequence is None:
+            return None
+        other = self._let_go_of(spec, listed_blocks(spec.tables(sequence)) & spec.seen.held_twice)
+        if other is None:
+            return None
+        self._next_come(other)
+        return Release(sequence.seq, self._any(RELEASE_REASONS))
 
     def _release_and_squeeze(self, spec: Spec) -> Op | None:
         """Someone lets go of several blocks, in flight or not, and then a newcomer needs some of them: what goes first shows the policy."""
         sequence = self._pick([s for s in spec.live.values() if s.computed > self.block_size])
         if sequence is None:
             return None
-        self._plan.clear()
-        self._plan += [EndStep() for _ in spec.steps]
+        self._next_come(*(EndStep() for _ in spec.steps))
         self._squeeze_next = True
         return Release(sequence.seq, self._any(RELEASE_REASONS))
 
