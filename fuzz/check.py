@@ -99,6 +99,8 @@ def check(
     else:
         for message in work_of(search, 0, gathering.stop_at):
             gathering.take(message)
+    if not gathering.shortest:
+        gathering.tell("swarm", now=True)  # a run that is over before the first report is told too
     return gathering.report()
 
 
