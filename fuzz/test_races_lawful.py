@@ -10,7 +10,7 @@ import pytest
 from kvproof.fuzz.races import baton, explore
 from kvproof.fuzz.races.drawn import random_scenario
 from kvproof.fuzz.races.history import Call, Run, _left_open
-from kvproof.fuzz.races.lawful import View, check_homes
+from kvproof.fuzz.races.lawful import ThreadView, check_homes
 from kvproof.fuzz.races.scenarios import Scenario, catalogue
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
@@ -155,7 +155,7 @@ def test_no_scenario_makes_a_call_that_the_contract_forbids(target, drawn, monke
 
 def test_a_forbidden_call_would_be_noticed(monkeypatch):
     monkeypatch.setattr(Strict, "unlawful", [])
-    monkeypatch.setattr(View, "may", lambda *_: True)
+    monkeypatch.setattr(ThreadView, "may", lambda *_: True)
     made(Scenario("", "", STARTED, ((Extend(0, 3), Commit(0)), ())))
     assert len(Strict.unlawful) == 1
     assert Strict.unlawful[0].startswith("Commit(seq=0, accepted=0)")
@@ -209,7 +209,7 @@ def test_two_threads_do_not_work_on_one_sequence():
 
 
 def test_what_came_too_late_is_not_known_any_more():
-    view = View(Strict.capabilities())
+    view = ThreadView(Strict.capabilities())
     view.learn(Admit(0, (0, 1, 0)), None)
     own = view.of_thread(Scenario("", "", (), ((), ())), 0)
     own.learn(Extend(0, 3), Forbidden("gone"))

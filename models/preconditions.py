@@ -1,13 +1,16 @@
 """When an operation may come: a program skips those whose precondition does not hold in the state that the spec is in.
 
 Each function answers for one operation, and `ENABLED` finds it. So every sub-list of a program can be run, and shrinking only has to delete.
+
+They ask a `View`: the spec knows everything, and a thread of a race what its own calls tell it (`fuzz/races/lawful.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Mapping, Sized
+from typing import TYPE_CHECKING, Final, Protocol
 
+from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import (
     Admit,
     Append,
@@ -25,7 +28,6 @@ from kvproof.models.ops import (
     SwapOut,
     Truncate,
 )
-from kvproof.models.state import Sequence
 
 if TYPE_CHECKING:
     from kvproof.models.spec import Spec
@@ -34,52 +36,100 @@ MAX_OPEN_STEPS: Final = 3
 """Engines keep at most two or three steps in flight; more finds nothing new and makes programs long."""
 
 
-def can_admit(spec: Spec, op: Admit) -> bool:
+class PassOut(Protocol):
+    """A pass that was extended and not committed yet."""
+
+    @property
+    def drafts(self) -> Sized:
+        """The draft tokens behind what it computes."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is known to have run."""
+
+
+class Live(Protocol):
+    """A sequence that is not released."""
+
+    @property
+    def known(self) -> Sized:
+        """Its tokens."""
+
+    @property
+    def computed(self) -> int:
+        """How many of them are computed."""
+
+    @property
+    def out(self) -> PassOut | None:
+        """Its pass."""
+
+    @property
+    def swapped(self) -> bool:
+        """Whether it lies in the slower tier."""
+
+
+class View(Protocol):
+    """What whoever asks knows of the requests."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the cache claims."""
+
+    @property
+    def live(self) -> Mapping[int, Live]:
+        """Sequence -> what is known of it."""
+
+    @property
+    def numbers(self) -> Collection[int]:
+        """All sequences that were ever known."""
+
+
+def can_admit(view: View, op: Admit) -> bool:
     """The number was never used, and there is something to compute."""
-    return op.seq not in spec.numbers and len(op.prompt) > 0
+    return op.seq not in view.numbers and len(op.prompt) > 0
 
 
-def can_match(spec: Spec, op: Match) -> bool:
+def can_match(view: View, op: Match) -> bool:
     """The sequence holds nothing yet."""
-    sequence = _idle(spec, op.seq)
-    return spec.capabilities.prefix and sequence is not None and sequence.computed == 0 and len(sequence.known) > 0
+    sequence = _idle(view, op.seq)
+    return view.capabilities.prefix and sequence is not None and sequence.computed == 0 and len(sequence.known) > 0
 
 
-def can_extend(spec: Spec, op: Extend) -> bool:
+def can_extend(view: View, op: Extend) -> bool:
     """There is a known token to compute. Drafts follow the last known token, and never come with a first extend."""
-    sequence = _idle(spec, op.seq)
+    sequence = _idle(view, op.seq)
     if sequence is None or op.count < 1 or sequence.computed >= len(sequence.known):
         return False
     if not op.drafts:
         return True
-    return spec.capabilities.drafts and sequence.computed > 0 and sequence.computed + op.count >= len(sequence.known)
+    return view.capabilities.drafts and sequence.computed > 0 and sequence.computed + op.count >= len(sequence.known)
 
 
-def can_commit(spec: Spec, op: Commit) -> bool:
+def can_commit(view: View, op: Commit) -> bool:
     """The pass of the sequence has finished, and it had so many drafts."""
-    sequence = spec.live.get(op.seq)
+    sequence = view.live.get(op.seq)
     return sequence is not None and sequence.out is not None and sequence.out.finished and 0 <= op.accepted <= len(sequence.out.drafts)
 
 
-def can_append(spec: Spec, op: Append) -> bool:
+def can_append(view: View, op: Append) -> bool:
     """No pass is out that computes what is known."""
-    return _idle(spec, op.seq) is not None and len(op.tokens) > 0
+    return _idle(view, op.seq) is not None and len(op.tokens) > 0
 
 
-def can_truncate(spec: Spec, op: Truncate) -> bool:
+def can_truncate(view: View, op: Truncate) -> bool:
     """What stays was computed."""
-    sequence = _idle(spec, op.seq)
-    return spec.capabilities.truncate and sequence is not None and 1 <= op.length <= sequence.computed
+    sequence = _idle(view, op.seq)
+    return view.capabilities.truncate and sequence is not None and 1 <= op.length <= sequence.computed
 
 
-def can_fork(spec: Spec, op: Fork) -> bool:
+def can_fork(view: View, op: Fork) -> bool:
     """The child's number was never used."""
-    return spec.capabilities.fork and _idle(spec, op.parent) is not None and op.child not in spec.numbers
+    return view.capabilities.fork and _idle(view, op.parent) is not None and op.child not in view.numbers
 
 
-def can_release(spec: Spec, op: Release) -> bool:
+def can_release(view: View, op: Release) -> bool:
     """The sequence was known at some time; it may have been released already."""
-    return op.seq in spec.numbers
+    return op.seq in view.numbers
 
 
 def can_begin(spec: Spec, op: BeginStep) -> bool:
@@ -97,26 +147,26 @@ def can_evict(spec: Spec, op: Evict) -> bool:
     return spec.capabilities.evict and any(block in spec.universe for block in op.blocks)
 
 
-def can_reset(spec: Spec, op: Reset) -> bool:
+def can_reset(view: View, op: Reset) -> bool:
     """At any time."""
-    return spec.capabilities.reset
+    return view.capabilities.reset
 
 
-def can_swap_out(spec: Spec, op: SwapOut) -> bool:
+def can_swap_out(view: View, op: SwapOut) -> bool:
     """There is something to move."""
-    sequence = _idle(spec, op.seq)
-    return spec.capabilities.swap and sequence is not None and sequence.computed > 0
+    sequence = _idle(view, op.seq)
+    return view.capabilities.swap and sequence is not None and sequence.computed > 0
 
 
-def can_swap_in(spec: Spec, op: SwapIn) -> bool:
+def can_swap_in(view: View, op: SwapIn) -> bool:
     """The sequence was swapped out."""
-    sequence = spec.live.get(op.seq)
-    return spec.capabilities.swap and sequence is not None and sequence.swapped
+    sequence = view.live.get(op.seq)
+    return view.capabilities.swap and sequence is not None and sequence.swapped
 
 
-def _idle(spec: Spec, seq: int) -> Sequence | None:
+def _idle(view: View, seq: int) -> Live | None:
     """The sequence, if it is live, on the device, and has no pass out."""
-    sequence = spec.live.get(seq)
+    sequence = view.live.get(seq)
     return sequence if sequence and sequence.out is None and not sequence.swapped else None
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from kvproof.fuzz.races.lawful import View
+from kvproof.fuzz.races.lawful import ThreadView
 from kvproof.fuzz.races.scenarios import Scenario
 from kvproof.impl.checker import AdapterFault, Checked, Raises, read_capabilities
 from kvproof.models.capabilities import Capabilities
@@ -103,7 +103,7 @@ class Caller:
     every reflective call for an access to what it is given.
     """
 
-    def __init__(self, thread: int, adapter: Any, groups: int, steps: list[int], view: View) -> None:  # noqa: ANN401 -- it may break the protocol
+    def __init__(self, thread: int, adapter: Any, groups: int, steps: list[int], view: ThreadView) -> None:  # noqa: ANN401 -- it may break the protocol
         self.thread = thread
         self.adapter = adapter
         self.groups = list(range(groups))
@@ -184,7 +184,7 @@ class Run:
         self._checked = Checked(target, self.capabilities, **self._size)
         self._checker = Checked(target, self.capabilities, **self._size)
         self._groups = len(self.capabilities.groups)
-        view = View(self.capabilities, any_order=scenario.any_order)
+        view = ThreadView(self.capabilities, any_order=scenario.any_order)
         self._main = Caller(SETUP_THREAD, self._checked.adapter, self._groups, [], view)
         self._numbers: list[int] = []
         self._replayed: set[int] = set()
