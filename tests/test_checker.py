@@ -291,6 +291,11 @@ def test_a_long_answer_is_cut():
     assert len(told) < 160
 
 
+@pytest.mark.parametrize(("length", "told"), [(58, f"'{58 * 'x'}'"), (59, f"'{56 * 'x'}...")])
+def test_an_answer_is_shown_whole_up_to_sixty_characters(length, told):
+    assert fault_of(lambda: checked("x" * length).do(OPS["match"])).startswith(f"match(0) returned str {told};")
+
+
 def test_an_end_of_a_step_returns_nothing():
     made = checked(5)
     made.do(BeginStep())

@@ -129,6 +129,11 @@ def test_a_number_of_numpy_is_no_answer_to_a_yes_or_no_question():
         made.do(Reset())
 
 
+def test_blocks_that_are_counted_zero_times_are_left_out():
+    made, _ = showing(refcounts={1: 0, 2: 3})
+    assert made.books().refcounts == {2: 3}
+
+
 def test_counts_of_another_type_of_integer_are_read_like_plain_ones():
     class Number(int):
         """Not a plain integer."""

@@ -95,6 +95,12 @@ class TestWhatItDoes:
         assert not set(cache.block_table(1)) & cache.books().cached
         assert set(cache.block_table(0)[:3] + cache.block_table(2)[:3]) == cache.books().cached
 
+    def test_a_wide_token_behind_a_published_block_ends_publication(self):
+        cache = running([1, 2, 3, 4, 5])
+        for token in (2**40, *range(9)):
+            cache.decode([0], [token])
+        assert cache.books().cached == {cache.block_table(0)[0]}
+
 
 class TestDrafts:
     def test_accepted_ones_come_before_the_sampled_token(self):
