@@ -10,10 +10,11 @@ import random
 from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Iterable, Set
-from collections.abc import Sequence as Many
 from itertools import accumulate
-from typing import Final, TypeVar
+from typing import Final
 
+from kvproof.fuzz.draws import Draws
+from kvproof.fuzz.prompts import Prompts
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import (
     RELEASE_REASONS,
@@ -26,7 +27,6 @@ from kvproof.models.ops import (
     Extend,
     Fork,
     Match,
-    Namespace,
     Op,
     Release,
     Reset,
@@ -38,21 +38,12 @@ from kvproof.models.ops import (
 )
 from kvproof.models.spec import Spec
 from kvproof.models.state import Sequence, listed_blocks
-from kvproof.properties.strategies import WORDS
-
-Value = TypeVar("Value")
 
 MAX_LIVE: Final = 6
 """Sequences alive at once: ownership bugs need two or three; more makes programs long and pools crowded for no new situation."""
 
 MAX_BLOCKS: Final = 12
 """Pools are small so that reuse, eviction and exhaustion happen within a few operations; one program in sixteen takes a larger one."""
-
-FAMILIES: Final = ("plain", "swap", "sum", "poly", "wide", "text")
-"""Ways to change tokens: each keeps the hash of some weak scheme that caches were seen to use."""
-
-COLLIDING_BASES: Final = (10, 31, 33, 37, 131, 256, 257, 1000)
-"""Multipliers of polynomial hashes seen in caches: adding 1 to a token and taking the base from the next one keeps such a hash."""
 
 STRANGERS: Final = (7, 8, 9)
 """Tokens of newcomers that should share nothing."""
@@ -80,36 +71,22 @@ class Config:
         self.num_blocks = min(max(tight if rng.random() < 0.5 else most, nulls + 1), capabilities.max_blocks)
 
 
-class Swarm:
+class Swarm(Draws):
     """Draws the operations of one program."""
 
     def __init__(self, rng: random.Random, capabilities: Capabilities, *, num_blocks: int, block_size: int) -> None:
-        self.rng = rng
-        self._random = rng.random
-        """Nearly every choice is made with this alone: the methods of `Random` that choose are calls on calls."""
+        super().__init__(rng, block_size)
         self.capabilities = capabilities
         self.num_blocks = num_blocks
-        self.block_size = block_size
         self.length = self._any((8, 12, 20, 30, 40, 60))
         self.next_seq = 0
-        self._said: list[Tokens] = []
-        """Everything that any sequence knew or drafted: prompts are cut from it."""
         self._probes = self._any((0, 6, 10)) if capabilities.prefix else 0
         self._probing: int | None = None
         self._squeeze_next = False
         self._plan: deque[Op] = deque()
         """The operations that should follow, if nothing comes between."""
         self._whole_passes = self._any((0, 0.3, 0.7))
-        self._hits_rate = self._any((0, 0.3, 0.6)) if capabilities.prefix else 0.0
-        """Share of newcomers whose prompt goes on from what was computed before."""
-        self._forgotten: tuple[int, Tokens] = (-1, ())
-        """The whole blocks that a sequence had before it was truncated last."""
-        self._beliefs: list[tuple[int, Tokens]] = []
-        """What a cache that mixes up its tokens would believe of a sequence: later prompts ask for it."""
-        self._alphabet = self._any(((0, 1), (0, 1, 2), (0, 1), tuple(range(8)), (1, 2, 11, 12, 21, 112, 211, 1000, 1001)))
-        self._blocks_at_once = self._any((2, 3, 5))
-        self._family = self._any(("plain", *FAMILIES))
-        self._namespaces = self._draw_namespaces()
+        self._prompts = Prompts(rng, capabilities, num_blocks=num_blocks, block_size=block_size)
         self._live = self._any((2, 3, 4, MAX_LIVE))
         self._makers, self._odds = self._draw_weights()
         self._warm = self._random() < WARM_SHARE
@@ -123,7 +100,7 @@ class Swarm:
         for op in ops:
             self.next_seq = max([self.next_seq, *(seq + 1 for seq in sequences_of(op))])
             if isinstance(op, Admit):
-                self._said.append(op.prompt)
+                self._prompts.say(op.prompt)
 
     def next(self, spec: Spec) -> Op | None:
         """The next operation, or None once the program has its length."""
@@ -164,10 +141,9 @@ class Swarm:
             if seq not in spec.live:  # the cache refused to admit it
                 return self._probe(spec)
             return Match(seq) if self._probes % 4 or len(spec.live[seq].known) > 64 else Extend(seq, len(spec.live[seq].known))
-        prompt = self._suspicion(spec) if self._beliefs and self._random() < 0.5 else self._computed(spec)
         self._probing = self.next_seq
         self.next_seq += 1
-        return Admit(self._probing, (*prompt, self._token()), self._any(self._namespaces))
+        return Admit(self._probing, *self._prompts.probe(spec))
 
     # -- swarm --------------------------------------------------------------------------------------------------------------------------------------
 
@@ -199,27 +175,6 @@ class Swarm:
         total = sum(weights.values())
         return chosen, [so_far / total for so_far in accumulate(weights[maker] for maker in chosen[:-1])]
 
-    def _draw_namespaces(self) -> list[Namespace]:
-        fields = sorted(self.capabilities.namespace_fields)
-        rng = self.rng
-        if not fields or self._random() < 0.3:
-            return [Namespace()]
-        spaces = [Namespace()] if self._random() < 0.5 else []
-        style = self._any(("one", "shift", "concat", "any"))
-        a, b = rng.sample(fields, 2) if len(fields) > 1 else (fields[0], fields[0])
-        word = self._any(WORDS)
-        if style == "one":
-            spaces += [Namespace(**{a: word}), Namespace(**{a: self._any(WORDS)})]
-        elif style == "shift":
-            spaces += [Namespace(**{a: word}), Namespace(**{b: word})]
-        elif style == "concat" and a != b:
-            spaces += [Namespace(**{a: "a", b: "ba"}), Namespace(**{a: "ab", b: "a"})]
-        else:
-            spaces += [
-                Namespace(**{f: self._any(WORDS) for f in rng.sample(fields, self._between(1, min(3, len(fields))))}) for _ in range(2)
-            ]
-        return spaces
-
     def _while_retiring(self, spec: Spec) -> Op | None:
         """A sequence was released in flight and its blocks wait: try what could take them too early."""
         makers = [self._extend, self._admit, self._let_go_while_read]
@@ -240,122 +195,17 @@ class Swarm:
             return Truncate(sequence.seq, self._length(max(1, sequence.computed // 2)))
         return Release(sequence.seq, self._any(RELEASE_REASONS))
 
-    # -- tokens -------------------------------------------------------------------------------------------------------------------------------------
-
-    def _token(self) -> int:
-        return self._any(self._alphabet)
-
-    def _tokens(self, count: int) -> Tokens:
-        return tuple([self._any(self._alphabet) for _ in range(count)])
-
-    def _length(self, most: int) -> int:
-        """A number of tokens, mostly at or beside a block boundary, at least 1."""
-        blocks = max(1, most // self.block_size)
-        length = (
-            self._between(0, min(blocks, 4)) * self.block_size + self._any((-1, 0, 0, 1, 1, 2))
-            if self._random() < 0.8
-            else self._between(1, most)
-        )
-        return max(1, min(length, most))
-
-    def _prompt(self, spec: Spec) -> Tokens:
-        room = self.num_blocks // len(self.capabilities.groups) * self.block_size
-        most = room + self.block_size if self._random() < 0.1 else max(2, min(room, self._blocks_at_once * self.block_size))
-        if not self._said or self._random() > (0.8 if self.capabilities.prefix else 0.3):
-            return self._tokens(self._length(most))
-        if self._beliefs and self._random() < 0.25:
-            return self._suspicion(spec)
-        base = self._any(self._said[-12:])
-        habit = self._random()
-        if habit < 0.35:
-            return base + self._tokens(self._any((0, 1, 1, self.block_size)))
-        cut = base[: self._length(len(base))]
-        if habit < 0.6:
-            return cut + self._tokens(self._any((0, 1, self.block_size)))
-        if habit < 0.65:
-            # A beginning that repeats: an index that is off by a block finds its own tokens again.
-            return (base[: self.block_size * self._between(1, 2)] + base)[:most]
-        return self._mutate(base)[:most] + self._tokens(self._any((0, 1)))
-
-    def _computed(self, spec: Spec) -> Tokens:
-        """What some sequence knows, or something that a weak hash takes for it."""
-        sequence = self._pick([s for s in spec.sequences.values() if s.known])
-        if sequence is None or self._random() < 0.3:
-            return self._prompt(spec)
-        known = tuple(sequence.known)
-        return self._mutate(known) if self._random() < 0.6 else known
-
-    def _suspicion(self, spec: Spec) -> Tokens:
-        """A prompt that only a confused cache can know."""
-        seq, blocks = self._forgotten
-        if blocks and len(spec.sequences[seq].known) > len(blocks) and self._random() < 0.4:
-            return (*blocks, *spec.sequences[seq].known[len(blocks) :])
-        _, believed = self._any(self._beliefs)
-        return believed + self._tokens(self._any((0, 1, 1, self.block_size)))
-
-    def _mutate(self, tokens: Tokens) -> Tokens:
-        """Change `tokens` a little, in a way that some kind of weak hash would not see."""
-        new = list(tokens)
-        family = self._family if self._random() < 0.5 else self._any(FAMILIES)
-        i = self._any((0, len(new) - 1, self._between(0, len(new) - 1)))
-        first = i - i % self.block_size
-        # The neighbour lies in the same block, where it can: hashes mix a block's tokens first.
-        j = next((k for k in (i + 1, i - 1) if first <= k < min(first + self.block_size, len(new))), min(i + 1, len(new) - 1))
-        i, j = min(i, j), max(i, j)
-        if family == "swap":
-            j = self._between(0, len(new) - 1)
-            new[i], new[j] = new[j], new[i]
-        elif family == "sum" and i != j:
-            new[i], new[j] = new[i] + 1, max(0, new[j] - 1)
-        elif family == "poly" and i != j:
-            base = self._any(COLLIDING_BASES)
-            if new[j] >= base:
-                new[i], new[j] = new[i] + 1, new[j] - base
-            elif new[i]:
-                new[i], new[j] = new[i] - 1, new[j] + base
-        elif family == "wide":
-            new[i] += self._any((256, 65536, 1 << 20))
-        elif family == "text" and i != j:
-            new[i], new[j] = _move_digit(new[i], new[j])
-        if tuple(new) == tokens:
-            new[i] = self._token()
-        return tuple(new)
-
-    def _continuation(self, sequence: Sequence, count: int) -> Tokens:
-        """Tokens to follow what `sequence` knows: often what followed it in another sequence."""
-        known = tuple(sequence.known)
-        if self._random() < 0.5:
-            for said in reversed(self._said[-12:]):
-                if len(said) > len(known) and said[: len(known)] == known:
-                    return said[len(known) : len(known) + count]
-        return self._tokens(count)
-
     # -- operations -----------------------------------------------------------------------------------------------------------------------------------
 
     def _admit(self, spec: Spec) -> Op | None:
         if len(spec.live) >= self._live and self._random() < 0.95:
             return None
-        prompt, namespace = self._asked_before(spec) or (self._prompt(spec), self._any(self._namespaces))
-        op = Admit(self.next_seq, prompt, namespace)
+        op = Admit(self.next_seq, *self._prompts.newcomer(spec))
         self.next_seq += 1
-        self._said.append(op.prompt)
         if self._warm:
             self._warm = False
             self._plan += [Extend(op.seq, len(op.prompt)), *self._device_work(), Commit(op.seq)]
         return op
-
-    def _asked_before(self, spec: Spec) -> tuple[Tokens, Namespace] | None:
-        """A prompt that goes on from what was computed in the same namespace, so that there is something to adopt."""
-        if self._random() > self._hits_rate:
-            return None
-        sequence = self._pick(
-            [s for s in spec.sequences.values() if s.computed >= self.block_size or (s.gone and len(s.known) > self.block_size)]
-        )
-        if sequence is None:
-            return None
-        known = tuple(sequence.known[: sequence.computed or None])
-        shared = known if self._random() < 0.6 else known[: self._length(len(known))]
-        return shared + self._tokens(self._any((1, 1, 2, self.block_size))), sequence.namespace
 
     def _squeeze(self, spec: Spec) -> Op | None:
         """A newcomer that shares nothing and needs a little more than what is free without evicting: what goes first shows the policy."""
@@ -368,7 +218,7 @@ class Swarm:
         prompt = tuple([self._any(STRANGERS) for _ in range(blocks * self.block_size)])
         seq, self.next_seq = self.next_seq, self.next_seq + 1
         self._next_come(Extend(seq, len(prompt)))
-        return Admit(seq, prompt, self._any(self._namespaces))
+        return Admit(seq, prompt, self._prompts.namespace())
 
     def _advance(self, spec: Spec) -> Op | None:
         """Whatever moves a sequence towards its next token."""
@@ -416,8 +266,8 @@ class Swarm:
         count = max(1, min(count, left)) if self._random() < 0.95 else left + self._between(1, self.block_size)
         drafts: Tokens = ()
         if sequence.computed and count >= left and self._random() < self._draft_rate:
-            drafts = self._continuation(sequence, self._between(1, self.block_size + 1))
-            self._said.append((*sequence.known, *drafts))
+            drafts = self._prompts.continuation(sequence, self._between(1, self.block_size + 1))
+            self._prompts.say((*sequence.known, *drafts))
         op = Extend(sequence.seq, count, drafts)
         if spec.exhausted(op):
             return self._without_room(spec, op)
@@ -440,32 +290,16 @@ class Swarm:
         drafts = sequence.out.drafts
         accepted = self._any((0, len(drafts), self._between(0, len(drafts)), self._between(0, len(drafts))))
         if drafts:
-            self._say_mistakes(sequence, drafts, accepted)
+            self._prompts.doubt_commit(sequence, drafts, accepted)
         return Commit(sequence.seq, accepted)
-
-    def _say_mistakes(self, sequence: Sequence, drafts: Tokens, accepted: int) -> None:
-        """Remember what a cache that mixes up accepted and rejected drafts would believe."""
-        known = tuple(sequence.known)
-        self._learn(sequence, drafts[:accepted])
-        for wrong in {drafts, drafts[accepted:], drafts[len(drafts) - accepted :]}:
-            if wrong != drafts[: len(wrong)] or len(wrong) > accepted:
-                self._believe(sequence, (*known, *wrong))
-
-    def _believe(self, sequence: Sequence, tokens: Tokens) -> None:
-        self._beliefs.append((sequence.seq, tokens))
-        del self._beliefs[:-12]
-
-    def _learn(self, sequence: Sequence, tokens: Tokens) -> None:
-        """`sequence` comes to know `tokens`: so it does in the mind of a confused cache."""
-        self._beliefs = [(seq, (*believed, *tokens) if seq == sequence.seq else believed) for seq, believed in self._beliefs]
 
     def _append(self, spec: Spec) -> Op | None:
         sequence = self._pick([s for s in spec.live.values() if s.out is None and (s.computed == len(s.known) or self._random() < 0.1)])
         if sequence is None:
             return None
-        tokens = self._continuation(sequence, self._any((1, 1, 1, 2, self.block_size, self.block_size + 1)))
-        self._said.append((*sequence.known, *tokens))
-        self._learn(sequence, tokens)
+        tokens = self._prompts.continuation(sequence, self._any((1, 1, 1, 2, self.block_size, self.block_size + 1)))
+        self._prompts.say((*sequence.known, *tokens))
+        self._prompts.learn(sequence, tokens)
         if sequence.computed == len(sequence.known) and self._random() < 0.5:
             self._plan_pass(sequence, len(tokens), (*sequence.known, *tokens))
         return Append(sequence.seq, tokens)
@@ -474,8 +308,8 @@ class Swarm:
         """A pass over all that `sequence` will know then, often with drafts."""
         drafts: Tokens = ()
         if sequence.computed and self._random() < self._draft_rate:
-            drafts = self._tokens(self._between(1, self.block_size + 1))
-            self._said.append((*known, *drafts))
+            drafts = self._prompts.tokens(self._between(1, self.block_size + 1))
+            self._prompts.say((*known, *drafts))
         self._next_come(Extend(sequence.seq, count, drafts))
 
     def _plan_round(self, spec: Spec) -> None:
@@ -486,11 +320,11 @@ class Swarm:
             out = sequence.out
             assert out is not None, "it was chosen for having a pass out"
             accepted = self._between(0, len(out.drafts))
-            token = self._token()
+            token = self._prompts.token()
             known = (*sequence.known, *out.drafts[:accepted], token)
             self._plan += [Commit(sequence.seq, accepted), Append(sequence.seq, (token,))]
-            drafts = self._tokens(self._between(1, self.block_size + 1)) if self._random() < self._draft_rate else ()
-            self._said.append((*known, *drafts))
+            drafts = self._prompts.tokens(self._between(1, self.block_size + 1)) if self._random() < self._draft_rate else ()
+            self._prompts.say((*known, *drafts))
             extends.append(Extend(sequence.seq, 1, drafts))
         waiting = [s for s in spec.live.values() if s.out is None and s.computed < len(s.known)]
         self._plan += [*extends, *(Extend(s.seq, len(s.known) - s.computed) for s in waiting)]
@@ -515,9 +349,8 @@ class Swarm:
         sequence, length = cut
         if self._random() < 0.5:
             self._plan_going_on(sequence, length)
-        if self._random() < 0.5:  # what a cache that keeps forgotten tokens, or forgotten blocks, would believe after the next append
-            self._believe(sequence, tuple(sequence.known))
-            self._forgotten = (sequence.seq, tuple(sequence.known[: sequence.computed - sequence.computed % self.block_size]))
+        if self._random() < 0.5:
+            self._prompts.doubt_truncation(sequence)
         return Truncate(sequence.seq, length)
 
     def _cut_of_others(self, spec: Spec) -> tuple[Sequence, int] | None:
@@ -539,9 +372,9 @@ class Swarm:
 
     def _plan_going_on(self, sequence: Sequence, length: int) -> None:
         """After a truncation to `length` the sequence goes on at once, often past what it had before."""
-        tokens = self._tokens(self._any((1, self.block_size, sequence.computed - length + self.block_size)))
+        tokens = self._prompts.tokens(self._any((1, self.block_size, sequence.computed - length + self.block_size)))
         self._next_come(Append(sequence.seq, tokens), Extend(sequence.seq, len(tokens)), *self._device_work(), Commit(sequence.seq))
-        self._learn(sequence, tokens)
+        self._prompts.learn(sequence, tokens)
 
     def _fork(self, spec: Spec) -> Op | None:
         if len(spec.live) > MAX_LIVE:
@@ -598,17 +431,6 @@ class Swarm:
             return None
         return SwapIn(sequence.seq) if sequence.swapped else SwapOut(sequence.seq)
 
-    # -- choices ------------------------------------------------------------------------------------------------------------------------------------------
-
-    def _pick(self, among: list[Sequence]) -> Sequence | None:
-        return among[int(self._random() * len(among))] if among else None
-
-    def _any(self, among: Many[Value]) -> Value:
-        return among[int(self._random() * len(among))]
-
-    def _between(self, low: int, high: int) -> int:
-        return low + int(self._random() * (high - low + 1))
-
 
 def _reaches(spec: Spec, sequence: Sequence, length: int) -> bool:
     """Whether every window that ends at `length` still has its first block."""
@@ -616,14 +438,3 @@ def _reaches(spec: Spec, sequence: Sequence, length: int) -> bool:
         window is None or None not in table[max(0, length - window + 1) // size :][:1]
         for (_, size, window), table in zip(spec.groups, spec.tables(sequence), strict=True)
     )
-
-
-def _move_digit(one: int, two: int) -> tuple[int, int]:
-    """Two other numbers that read the same when written one after the other: 1, 12 becomes 11, 2. The same two where there are none."""
-    text = f"{one}{two}"
-    for cut in range(1, len(text)):
-        left, right = text[:cut], text[cut:]
-        plain = right == "0" or not right.startswith("0")
-        if plain and (left == "0" or not left.startswith("0")) and int(left) != one:
-            return int(left), int(right)
-    return one, two
