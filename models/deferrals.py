@@ -2,7 +2,7 @@
 
     deferrals.add(block, touched=True)                    # a holder let go of block while work was out, and launched work touches it
     deferrals.back(block, spec.steps)                     # the block can be handed out again
-    forgotten = deferrals.forget(spec.passes, spec.steps) # blocks with drops that nothing excuses any more
+    forgotten = deferrals.forget(spec.passes, spec.steps, spec.transfers) # blocks with drops that nothing excuses any more
 
 A cache may wait until nothing is out. An engine that serves without a pause always has work out, and if every cache were excused until then, a leak would never be told. So a
 cache is believed to wait for a pause until it gives back a block that it had to keep, although no step boundary was free of work since: then it knows which work it waits for.
@@ -12,10 +12,10 @@ From then on time is cut into periods, and a drop is excused for many of them. A
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from kvproof.models.state import Pass
+from kvproof.models.state import Pass, Transfer
 
 PERIODS: Final = 32
 """A drop is excused in its own period and in so many less one after it. Reclamation in epochs takes three, a ring of frames as many as it has frames, and nobody is to be accused for a
@@ -33,8 +33,8 @@ class Deferrals:
         """The drops of each period, the current one last; where the cache may wait for a pause, those of older periods are with the oldest one."""
         self._passes: list[Pass] = []
         """The passes that the current period waits for."""
-        self._steps: list[list[Pass]] = []
-        """The steps that it waits for."""
+        self._others: list[list[Pass] | Transfer] = []
+        """The steps and transfers that it waits for."""
         self._pauses = 0
         """How often no step was open."""
         self._kept: dict[int, int] = {}
@@ -68,20 +68,21 @@ class Deferrals:
             self.piecemeal = True
             self._kept.clear()
 
-    def forget(self, passes: list[Pass], steps: list[list[Pass]]) -> Iterable[int]:
-        """The blocks whose drops are excused no more, or less often, now that `passes` and `steps` are still out."""
+    def forget(self, passes: list[Pass], steps: list[list[Pass]], transfers: Sequence[Transfer] = ()) -> Iterable[int]:
+        """The blocks whose drops are excused no more, or less often, now that these are still out."""
         if not steps:
             self._pauses += 1
-        if not passes and not steps:
+        if not passes and not steps and not transfers:
             forgotten = list(self._counts)
             self._counts.clear()
             self._kept.clear()
             self._periods = deque([Counter()])
-            self._passes, self._steps = [], []
+            self._passes, self._others = [], []
             return forgotten
-        if not self._is_over(steps):
+        others: list[list[Pass] | Transfer] = [*steps, *transfers]
+        if not self._is_over(others):
             return ()
-        self._passes, self._steps = list(passes), list(steps)
+        self._passes, self._others = list(passes), others
         self._periods.append(Counter())
         if len(self._periods) <= PERIODS:
             return ()
@@ -95,9 +96,9 @@ class Deferrals:
                 del self._counts[block]
         return oldest
 
-    def _is_over(self, steps: list[list[Pass]]) -> bool:
+    def _is_over(self, others: list[list[Pass] | Transfer]) -> bool:
         """Whether everything is over that was out when this period began."""
         waiting = self._passes
         while waiting and waiting[-1].over:
             waiting.pop()
-        return not waiting and not any(step is old for old in self._steps for step in steps)
+        return not waiting and not any(other is old for old in self._others for other in others)

@@ -6,13 +6,14 @@ is taken back when its sequence is released.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.memory import Work
 from kvproof.models.ops import Extend
 from kvproof.models.outcomes import Grant
-from kvproof.models.state import NO_BLOCKS, Pass, Sequence
+from kvproof.models.state import NO_BLOCKS, Pass, Sequence, Transfer
 
 if TYPE_CHECKING:
     from kvproof.models.spec import Spec
@@ -121,9 +122,27 @@ def work_is_over(spec: Spec, out: Pass) -> None:
         spec.recency.settle(out.listed, spec.step)
 
 
+def transfer(spec: Spec, blocks: Iterable[int]) -> None:
+    """A fork or a swap moves these blocks. Without steps that is over when it returns."""
+    moved = frozenset(blocks)
+    if spec.capabilities.steps and moved:
+        spec.transfers.append(Transfer(moved, len(spec.steps) + 1))
+
+
+def end_transfers(spec: Spec) -> None:
+    """A step has ended: transfers that were queued before it was begun have run."""
+    for out in spec.transfers:
+        out.ends -= 1
+        if not out.ends:
+            spec.agenda.unpinned |= out.blocks
+            if spec.lru:
+                spec.recency.settle(out.blocks, spec.step)
+    spec.transfers = [out for out in spec.transfers if out.ends]
+
+
 def forget_deferrals(spec: Spec) -> None:
     """Once the device work of that time is over nothing may be kept back; while a step is open, a cache need not know which blocks it touches."""
-    forgotten = spec.deferrals.forget(spec.passes, spec.steps)
+    forgotten = spec.deferrals.forget(spec.passes, spec.steps, spec.transfers)
     if forgotten:
         if spec.lru:
             spec.recency.settle(forgotten, spec.step)

@@ -6,11 +6,11 @@ later (`checks.everything`). A meaning never looks into the cache: what it needs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from typing import TYPE_CHECKING, Final
 
 from kvproof.models import checks, device, holders, uses
-from kvproof.models.memory import Work
+from kvproof.models.memory import How, Work
 from kvproof.models.ops import (
     Admit,
     Append,
@@ -29,7 +29,7 @@ from kvproof.models.ops import (
     Truncate,
 )
 from kvproof.models.outcomes import ContractBroken, Died, Grant, Hit, Outcome, Raised
-from kvproof.models.state import NO_BLOCKS, Sequence
+from kvproof.models.state import NO_BLOCKS, Sequence, listed_blocks
 
 if TYPE_CHECKING:
     from kvproof.models.spec import Spec
@@ -75,6 +75,8 @@ def fork(spec: Spec, op: Fork, outcome: Outcome) -> None:
     holders.take_blocks(spec, child, child.computed, targets, shared)
     # The copies of a fork are queued at once: whatever is queued later comes after them.
     spec.memory.run(Work(grant.zeroed, [(source, target) for _, source, target in grant.copies]), launched=True)
+    if grant.copies:
+        device.transfer(spec, [block for _, *both in grant.copies for block in both])
     uses.use(spec, child)
     spec.exercised["fork-shares-then-diverges"] += 1
 
@@ -184,6 +186,9 @@ def end_step(spec: Spec, op: EndStep, outcome: Outcome) -> None:
         if spec.live.get(out.seq) is None or spec.live[out.seq].out is not out:
             spec.unowned -= 1
             device.finish(spec, out)
+        elif spec.memory.forgotten:
+            uses.publish_again(spec, spec.live[out.seq])
+    device.end_transfers(spec)
     device.forget_deferrals(spec)
 
 
@@ -192,16 +197,21 @@ def end_step(spec: Spec, op: EndStep, outcome: Outcome) -> None:
 
 def evict(spec: Spec, op: Evict, outcome: Outcome) -> None:
     """These blocks are not matchable until somebody publishes them again."""
-    for block in spec.universe.intersection(op.blocks):
-        spec.memory.forget(block, "evicted")
+    _forget(spec, spec.universe.intersection(op.blocks), "evicted")
     spec.ask(checks.eviction, op)
 
 
 def reset(spec: Spec, op: Reset, outcome: Outcome) -> None:
     """The same for all blocks."""
-    for block in spec.universe:
-        spec.memory.forget(block, "reset")
+    _forget(spec, spec.universe, "reset")
     spec.ask(checks.reset)
+
+
+def _forget(spec: Spec, blocks: Iterable[int], how: How) -> None:
+    """What the books show to be no longer matchable. A block that is held and was not matchable has its first publication still before it."""
+    for block in blocks:
+        if block not in spec.owners or not spec.seen.was_private(block):
+            spec.memory.forget(block, how)
 
 
 def swap_out(spec: Spec, op: SwapOut, outcome: Outcome) -> None:
@@ -212,6 +222,7 @@ def swap_out(spec: Spec, op: SwapOut, outcome: Outcome) -> None:
         for g, table in enumerate(spec.seen.tables_before(op.seq) or spec.seen.no_tables)
     )
     sequence.swapped = True
+    device.transfer(spec, listed_blocks(spec.seen.tables_before(op.seq) or spec.seen.no_tables))
 
 
 def swap_in(spec: Spec, op: SwapIn, outcome: Outcome) -> None:
@@ -229,6 +240,7 @@ def swap_in(spec: Spec, op: SwapIn, outcome: Outcome) -> None:
                 writes.append((slot, content))
     spec.memory.run(Work(writes=tuple(writes)), launched=True)
     spec.memory.proven.difference_update(*spec.tables(sequence))  # nobody knows whether they were shared, or taken and filled anew
+    device.transfer(spec, listed_blocks(spec.tables(sequence)))
     sequence.saved = ()
     sequence.asked = sequence.computed
     uses.use(spec, sequence)

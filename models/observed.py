@@ -191,6 +191,10 @@ class Observed:
             return False
         return block in moved.left or (block in self.books.kept_cached and block not in moved.joined)
 
+    def was_private(self, block: int) -> bool:
+        """Whether the books, where they are kept, did not call `block` matchable before the last operation."""
+        return self.before.cached is not None and self.last.cached is not None and not self.was_cached(block)
+
     def was_free(self, block: int) -> bool:
         """Whether `block` was on the free list before the last operation."""
         moved = self.last.free

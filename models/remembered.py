@@ -19,7 +19,7 @@ from kvproof.models.observed import Entry, Observed
 from kvproof.models.ops import Extend, Fork, Op
 from kvproof.models.prefixes import PrefixTree
 from kvproof.models.recency import Recency
-from kvproof.models.state import Evicted, Pass, Sequence, Table, Tables
+from kvproof.models.state import Evicted, Pass, Sequence, Table, Tables, Transfer
 
 TREE_SLACK: Final = 20_000
 """How many interned prefixes may be kept beyond one and a half times those that were needed at the last clearing: clearing walks the whole tree."""
@@ -86,6 +86,8 @@ class Remembered:
         """Passes that were extended and are neither committed, abandoned nor (if released in flight) finished."""
         self.steps: list[list[Pass]] = []
         """The passes of each open step, oldest step first."""
+        self.transfers: list[Transfer] = []
+        """Those that a cache may still wait for."""
         self.deferrals = Deferrals()
         """Drops of blocks while work was out or a step was open: a cache may go on counting them, or keep the blocks back, for a while."""
         self.awaited: set[int] = set()
@@ -162,15 +164,21 @@ class Remembered:
     # -- what device work keeps ---------------------------------------------------------------------------------------------------------------
 
     def pins(self, block: int) -> int:
-        """How many holders of `block` besides tables a cache may count: passes out, their copies, and drops deferred until they finish."""
+        """How many holders of `block` besides tables a cache may count: passes out, their copies, transfers, and drops deferred until they finish."""
         pins = self.deferrals.count(block)
         for out in self.passes:
             pins += (block in out.listed) + (block in out.copied)
+        for transfer in self.transfers:
+            pins += block in transfer.blocks
         return pins
 
     def pinned(self) -> set[int]:
         """All blocks that have pins."""
-        return set(self.deferrals).union(*(out.listed for out in self.passes))
+        return set(self.deferrals).union(*(out.listed for out in self.passes), *(transfer.blocks for transfer in self.transfers))
+
+    def is_busy(self) -> bool:
+        """Whether anything is out that a cache may wait for."""
+        return bool(self.passes or self.steps or self.transfers)
 
     def fenced(self) -> dict[int, Pass]:
         """The blocks that launched device work may still read or write."""

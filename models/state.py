@@ -89,6 +89,14 @@ class Pass(msgspec.Struct, eq=False):
         return self._listed
 
 
+class Transfer(msgspec.Struct, eq=False):
+    """Copies of a fork, or between the tiers of a swap. Nothing says which step runs them, so a cache may hold their blocks until the next one has ended."""
+
+    blocks: frozenset[int]
+    ends: int
+    """How many steps are still to end until then."""
+
+
 class Sequence(msgspec.Struct, eq=False):
     """One request. `computed <= len(known)`; while a pass is out, its tokens are known but not computed."""
 

@@ -20,7 +20,7 @@ def use(spec: Spec, sequence: Sequence, *, certainly: bool = False) -> None:
     Only at a commit is every notion of recency bound to call that a use: a cache may stamp blocks when work is done, not when it is asked for.
     """
     if spec.memory.forgotten:
-        _publish_again(spec, sequence)
+        publish_again(spec, sequence)
     if spec.lru:
         _seen_elsewhere(spec, sequence)
         if certainly:
@@ -46,7 +46,7 @@ def seen_content(spec: Spec, sequence: Sequence, tokens: int) -> None:
         _see_contents(spec, nodes if groups == 1 else [node * groups + group for node in nodes])
 
 
-def _publish_again(spec: Spec, sequence: Sequence) -> None:
+def publish_again(spec: Spec, sequence: Sequence) -> None:
     """What was made unmatchable may be matchable again where `sequence` holds it, or held it until now."""
     forgotten = spec.memory.forgotten
     for table in (*(spec.seen.tables_before(sequence.seq) or ()), *spec.tables(sequence)):

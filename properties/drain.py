@@ -7,7 +7,7 @@ from collections.abc import Sequence as Many
 from typing import Final
 
 from kvproof.models.layouts import blocks_for
-from kvproof.models.ops import Admit, EndStep, Extend, Namespace, Op, Release, ReleaseReason
+from kvproof.models.ops import Admit, BeginStep, EndStep, Extend, Namespace, Op, Release, ReleaseReason
 from kvproof.models.spec import Spec
 
 FINAL_REASONS: Final[tuple[ReleaseReason, ...]] = ("finish", "cancel", "error")
@@ -25,6 +25,8 @@ def drain(rng: random.Random, spec: Spec, next_seq: int) -> Many[Op]:
     They put `no-leak` to the test: the last extend asks for every usable block, and a cache that lost one cannot grant it.
     """
     ops: list[Op] = [EndStep() for _ in spec.steps]
+    if spec.transfers:
+        ops += [BeginStep(), EndStep()]
     gone = list(spec.live)
     rng.shuffle(gone)
     ops += [Release(seq, rng.choice(FINAL_REASONS)) for seq in gone]

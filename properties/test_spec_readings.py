@@ -82,6 +82,19 @@ class TestPublishing:
         assert law(script, prefix=True, steps=True) == "published-is-committed"
         assert law([*script[:-1], Do(BeginStep()), Do(Release(0))], prefix=True, steps=True) is None
 
+    def test_a_block_that_was_not_matchable_yet_cannot_be_evicted(self):
+        """Its first publication may come at any time: with an append, say."""
+        script = [*out(0, (1, 2), [0], cached=[]), Do(Commit(0)), Do(Evict((0,)), 0), Do(Append(0, (3,)), cached=[0])]
+        assert law(script, prefix=True, evict=True, snapshot=True) is None
+        told = [*out(0, (1, 2), [0], cached=[0]), Do(Commit(0)), Do(Evict((0,)), 1, cached=[]), Do(Append(0, (3,)), cached=[0])]
+        assert law(told, prefix=True, evict=True, snapshot=True) == "eviction-forgets"
+
+    def test_the_end_of_a_step_may_publish_what_its_pass_computed(self):
+        script = [*out(0, (1, 2), [0]), Do(Evict((0,)), 0), Do(BeginStep())]
+        asked = [Do(Admit(1, (1, 2, 3))), Do(Match(1), Hit(2))]
+        assert law([*script, Do(EndStep()), *asked], prefix=True, evict=True, steps=True) is None
+        assert law([*script, *asked], prefix=True, evict=True, steps=True) == "eviction-forgets"
+
     def test_an_admission_may_work_off_what_was_put_off(self):
         script = [*computed(0, (1, 2), [0]), Do(Admit(1, (1, 2, 3))), Do(Match(1), Hit(0)), Do(Admit(2, (9,))), Do(Match(1), Hit(2))]
         assert law(script, prefix=True) is None
@@ -446,6 +459,39 @@ class TestForks:
     def test_a_fork_may_find_no_room(self):
         assert law([*computed(0, (1,), [0]), Do(Fork(0, 1), OutOfBlocks()), Do(Fork(0, 1), tables={1: [0]})], fork=True) is None
 
+    @pytest.mark.parametrize("books", ["retiring", "counts", "none"])
+    def test_both_ends_of_its_copies_may_wait_for_the_next_step(self, books):
+        """Nothing says which step runs them; once that has ended, nothing may wait any more."""
+        waiting = {"retiring": {"free": [2, 3], "retiring": [0]}, "counts": {"counts": {0: 1, 1: 2}}, "none": {"free": [2, 3]}}[books]
+        over = {"retiring": {"free": [2, 3, 0], "retiring": []}, "counts": {"counts": {1: 1}}, "none": {"free": [2, 3, 0]}}[books]
+        forked = [
+            *out(0, (1, 2), [0]),
+            *STEP,
+            Do(Commit(0)),
+            Do(Fork(0, 1), Grant(copies=[(0, 0, 1)]), tables={1: [1]}),
+            Do(Release(0), **waiting),
+            Do(BeginStep()),
+        ]
+        claims = {"fork": True, "steps": True, "snapshot": True}
+        assert law([*forked, Do(EndStep(), **over)], **claims) is None
+        leaked = {"retiring": "pool-conserved", "counts": "refcount-equals-holders", "none": "pool-conserved"}[books]
+        assert law([*forked, Do(EndStep())], **claims) == leaked
+
+    def test_a_step_that_was_open_before_does_not_run_its_copies(self):
+        script = [
+            *out(0, (1, 2), [0]),
+            *STEP,
+            Do(Commit(0)),
+            Do(BeginStep()),
+            Do(Fork(0, 1), Grant(copies=[(0, 0, 1)]), tables={1: [1]}),
+            Do(Release(0), free=[2, 3], retiring=[0]),
+            Do(EndStep()),
+            Do(BeginStep()),
+        ]
+        claims = {"fork": True, "steps": True, "snapshot": True}
+        assert law([*script, Do(EndStep(), free=[2, 3, 0], retiring=[])], **claims) is None
+        assert law([*script, Do(EndStep())], **claims) == "pool-conserved"
+
 
 class TestFailures:
     def test_an_exhaustion_is_true_while_others_hold_the_pool(self):
@@ -692,6 +738,18 @@ class TestSwap:
             Do(Commit(0)),
         ]
         assert law(script, swap=True) is None
+
+    def test_its_blocks_may_wait_for_the_next_step(self):
+        script = [
+            *out(0, (1, 2), [0]),
+            *STEP,
+            Do(Commit(0)),
+            Do(SwapOut(0), tables={0: []}, free=[1, 2, 3], retiring=[0]),
+            Do(BeginStep()),
+        ]
+        claims = {"swap": True, "steps": True, "snapshot": True}
+        assert law([*script, Do(EndStep(), free=[1, 2, 3, 0], retiring=[])], **claims) is None
+        assert law([*script, Do(EndStep())], **claims) == "pool-conserved"
 
     def test_it_may_not_come_back_into_what_another_holds(self):
         script = [

@@ -145,7 +145,8 @@ class _Renamed:
         self._blocks(block for _, block in rest)
         blocks = tuple(self._block(block) for block in self.names)
         steps = tuple(tuple(spec.passes.index(out) for out in step if out in spec.passes) for step in spec.steps)
-        return (sequences, passes, free, blocks, steps)
+        transfers = tuple((out.ends, tuple(sorted(self._name(block) for block in out.blocks))) for out in spec.transfers)
+        return (sequences, passes, free, blocks, steps, transfers)
 
     def _tables(self, tables: Iterable[Iterable[int | None]]) -> Form:
         return tuple(tuple(None if block is None else self._name(block) for block in table) for table in tables)

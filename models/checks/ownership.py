@@ -244,7 +244,7 @@ def no_spurious_exhaustion(spec: Spec, op: Extend, raised: str) -> None:
     `raised` is OutOfBlocks, or what the cache itself failed with instead: there was room, and the sequence did not get it.
     """
     sequence = spec.live[op.seq]
-    alone = spec.seen.holding.keys() <= {op.seq} and not spec.passes and not spec.steps
+    alone = spec.seen.holding.keys() <= {op.seq} and not spec.is_busy()
     needs = _needs(spec, sequence, op)
     need, haves = sum(needs), [len(table) for table in spec.tables(sequence)]
     if alone and spec.room_for(needs, frozenset()):
