@@ -39,6 +39,8 @@ class Prompts(Draws):
         """The whole blocks that a sequence had before it was truncated last."""
         self._beliefs: list[tuple[int, Tokens]] = []
         """What a cache that mixes up its tokens would believe of a sequence: later prompts ask for it."""
+        self._followers: dict[int, Tokens] = {}
+        """Block -> what the block after it held, wherever that was last."""
         self._alphabet = self._any(((0, 1), (0, 1, 2), (0, 1), tuple(range(8)), (1, 2, 11, 12, 21, 112, 211, 1000, 1001)))
         self._blocks_at_once = self._any((2, 3, 5))
         self._family = self._any(("plain", *FAMILIES))
@@ -56,7 +58,8 @@ class Prompts(Draws):
 
     def probe(self, spec: Spec) -> tuple[Tokens, Namespace]:
         """A prompt that a sound cache knows, or one that only a confused one does."""
-        prompt = self._suspicion(spec) if self._beliefs and self._random() < 0.5 else self._computed(spec)
+        habit = self._random()
+        prompt = self._followed(spec) if habit < 0.3 else self._suspicion(spec) if self._beliefs and habit < 0.6 else self._computed(spec)
         return (*prompt, self.token()), self.namespace()
 
     def say(self, tokens: Tokens) -> None:
@@ -94,6 +97,13 @@ class Prompts(Draws):
             if wrong != drafts[: len(wrong)] or len(wrong) > accepted:
                 self._believe(sequence, (*known, *wrong))
 
+    def doubt_blocks(self, spec: Spec, sequence: Sequence) -> None:
+        """Remember what follows each block of `sequence`: a cache that knows a block by the id of the one before it believes that still when the id is used again."""
+        size, known = spec.block_sizes[0], sequence.known
+        for index, block in enumerate(spec.tables(sequence)[0][: len(known) // size - 1], 1):
+            if block is not None:
+                self._followers[block] = tuple(known[index * size : (index + 1) * size])
+
     def doubt_truncation(self, sequence: Sequence) -> None:
         """Remember what a cache that keeps forgotten tokens, or forgotten blocks, would believe after the next append."""
         self._believe(sequence, tuple(sequence.known))
@@ -121,6 +131,10 @@ class Prompts(Draws):
         if habit < 0.65:
             # A beginning that repeats: an index that is off by a block finds its own tokens again.
             return (base[: self.block_size * self._between(1, 2)] + base)[:most]
+        if habit < 0.69:
+            return self._followed(spec)[:most] + self.tokens(1)
+        if habit < 0.75:
+            return self._spliced(base)[:most] + self.tokens(self._any((0, 1)))
         return self._mutate(base)[:most] + self.tokens(self._any((0, 1)))
 
     def _asked_before(self, spec: Spec) -> tuple[Tokens, Namespace] | None:
@@ -142,7 +156,10 @@ class Prompts(Draws):
         if sequence is None or self._random() < 0.3:
             return self._prompt(spec)
         known = tuple(sequence.known)
-        return self._mutate(known) if self._random() < 0.6 else known
+        habit = self._random()
+        if habit < 0.2:
+            return self._spliced(known)
+        return self._mutate(known) if habit < 0.6 else known
 
     def _suspicion(self, spec: Spec) -> Tokens:
         """A prompt that only a confused cache can know."""
@@ -151,6 +168,26 @@ class Prompts(Draws):
             return (*blocks, *spec.sequences[seq].known[len(blocks) :])
         _, believed = self._any(self._beliefs)
         return believed + self.tokens(self._any((0, 1, 1, self.block_size)))
+
+    def _followed(self, spec: Spec) -> Tokens:
+        """What a sequence knows up to a block whose id another sequence had, and then what followed that block there."""
+        size = spec.block_sizes[0]
+        places = [
+            (sequence, index * size, self._followers[block])
+            for sequence in spec.live.values()
+            for index, block in enumerate(spec.tables(sequence)[0][: sequence.computed // size], 1)
+            if block in self._followers and tuple(sequence.known[index * size : (index + 1) * size]) != self._followers[block]
+        ]
+        if not places:
+            return self._computed(spec)
+        sequence, end, follower = self._any(places)
+        return (*sequence.known[:end], *follower)
+
+    def _spliced(self, tokens: Tokens) -> Tokens:
+        """`tokens` behind the beginning of others: an index that knows a block by its own tokens, or by the id of the block before it, finds what follows another beginning."""
+        cut = self.block_size * self._between(1, 2)
+        other = self._any(self._said[-12:]) if self._said else ()
+        return other[:cut] + tokens[cut:] if len(other) >= cut < len(tokens) else tokens
 
     def _mutate(self, tokens: Tokens) -> Tokens:
         """Change `tokens` a little, in a way that some kind of weak hash would not see."""
@@ -185,7 +222,7 @@ class Prompts(Draws):
         if not fields or self._random() < 0.3:
             return [Namespace()]
         spaces = [Namespace()] if self._random() < 0.5 else []
-        style = self._any(("one", "shift", "concat", "any"))
+        style = self._any(("one", "shift", "concat", "near", "any"))
         a, b = rng.sample(fields, 2) if len(fields) > 1 else (fields[0], fields[0])
         word = self._any(WORDS)
         if style == "one":
@@ -194,6 +231,10 @@ class Prompts(Draws):
             spaces += [Namespace(**{a: word}), Namespace(**{b: word})]
         elif style == "concat" and a != b:
             spaces += [Namespace(**{a: "a", b: "ba"}), Namespace(**{a: "ab", b: "a"})]
+        elif style == "near":
+            # A key that leaves a field out, perhaps only where others are set.
+            base = {field: self._any(WORDS) for field in rng.sample(fields, self._any((min(2, len(fields)), len(fields))))}
+            spaces += [Namespace(**base), Namespace(**{**base, self._any(list(base)): self._any(WORDS)})]
         else:
             spaces += [
                 Namespace(**{f: self._any(WORDS) for f in rng.sample(fields, self._between(1, min(3, len(fields))))}) for _ in range(2)

@@ -287,6 +287,7 @@ class Swarm(Draws):
         sequence = self._pick([s for s in spec.live.values() if s.out is not None and s.out.finished])
         if sequence is None or sequence.out is None:
             return None
+        self._prompts.doubt_blocks(spec, sequence)
         drafts = sequence.out.drafts
         accepted = self._any((0, len(drafts), self._between(0, len(drafts)), self._between(0, len(drafts))))
         if drafts:
