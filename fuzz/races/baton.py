@@ -26,6 +26,35 @@ JOIN_SECONDS: Final = 20.0
 """How long all threads together may take. A run takes milliseconds."""
 
 
+PATIENCE_SECONDS: Final = 2.0
+"""How long a thread beside which no other is at work waits for a lock. A thread that a cache starts by itself holds one for less."""
+
+_alone: int | None = None
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """While no thread but this one is at work: waiting for a lock that was left held raises Stuck."""
+    global _alone
+    _alone = threading.get_ident()
+    try:
+        yield
+    finally:
+        _alone = None
+
+
+def is_alone() -> bool:
+    """Whether no thread but this one is at work."""
+    return _alone is not None and _alone == threading.get_ident()
+
+
+def patiently(acquire: Callable[[bool, float], bool]) -> bool:
+    """Take a lock that nobody is left to let go of, if it is free. Raises Stuck."""
+    if not acquire(True, PATIENCE_SECONDS):
+        raise Stuck("a lock was left held that the next call waits for, and nobody is left to let go of it")
+    return True
+
+
 class Stuck(BaseException):
     """Threads wait for each other, or for something that never comes. Not an Exception: a cache's own `except Exception` must not swallow it."""
 
@@ -177,28 +206,38 @@ class Lock:
         baton = Baton.active
         number = None if baton is None else baton.me()
         if baton is None or number is None:
-            return bool(self._real.acquire(blocking, timeout))
+            untimed = blocking and timeout < 0
+            return patiently(self._take_outside) if untimed and is_alone() else self._take_outside(blocking, timeout)
         baton.at_lock()
-        while self._count and not (self.reentrant and self._owner == number):
+        while self._held_before() or (self._count and not (self.reentrant and self._owner == number)):
             self.timed = timeout >= 0
             if not blocking or not baton.wait(number, self):
                 return False
         self._owner, self._count = number, self._count + 1
         return True
 
+    def _take_outside(self, blocking: bool, timeout: float) -> bool:
+        """Take it in a thread that is not the scheduler's; one of those may have left it held."""
+        return not self._count and bool(self._real.acquire(blocking, timeout))
+
     def release(self) -> None:
         """As in threading."""
         baton = Baton.active
-        if baton is None or baton.me() is None:
+        outside = baton is None or baton.me() is None
+        if self._held_before() or (outside and (self.reentrant or not self._count)):
             self._real.release()
-            return
-        if not self._count or (self.reentrant and self._owner != baton.me()):
+        elif not self._count or (self.reentrant and baton is not None and self._owner != baton.me()):
             raise RuntimeError("release unlocked lock")
-        self._count -= 1
-        if not self._count:
+        else:
+            self._count -= 1
+        if baton is not None and not outside and not self._count:
             self._owner = None
             baton.let_go(self)
             baton.at_lock()
+
+    def _held_before(self) -> bool:
+        """Whether it was taken outside the scheduler's threads and not let go of yet, as a lock may be that one call takes and another lets go of."""
+        return not self.reentrant and bool(self._real.locked())  # type: ignore[union-attr]  # no RLock
 
     def locked(self) -> bool:
         """As in threading."""

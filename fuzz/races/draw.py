@@ -75,7 +75,7 @@ def answered(call: Call) -> str:
         case OutOfBlocksSeen():
             return "out of blocks"
         case RefusedSeen():
-            return f"refused: {call.answer.reason}"
+            return f"refused: {call.answer.reason}" if call.answer.reason else "refused"
         case Raised():
             return f"raised {call.answer.error}"
         case Hit():

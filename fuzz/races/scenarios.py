@@ -97,6 +97,12 @@ def _pool() -> list[Scenario]:
             ((Release(0, "cancel"),), (Extend(1, 5), Release(1, "finish"))),
         ),
         Scenario(
+            "first-extend-against-abort",
+            "A request is cancelled while it is given its first blocks.",
+            admits,
+            ((Extend(0, 5),), (Release(0, "cancel"), Extend(1, 4))),
+        ),
+        Scenario(
             "preempt-against-extend",
             "The scheduler preempts one request while another grows.",
             (*admits, Extend(0, 4)),
@@ -130,6 +136,13 @@ def _sharing(steps: bool) -> list[Scenario]:
             "One request adopts cached blocks while another needs them for itself.",
             reader,
             (again, (Extend(2, 5), Release(2))),
+            needs=("prefix",),
+        ),
+        Scenario(
+            "adopt-against-abort",
+            "A request is cancelled while it adopts a cached prefix.",
+            reader,
+            (again, (Release(1, "cancel"), Extend(2, 2))),
             needs=("prefix",),
         ),
         Scenario(
@@ -261,6 +274,13 @@ def _moving(steps: bool) -> list[Scenario]:
             "A request goes to the slower tier and back while another takes blocks.",
             two,
             ((SwapOut(0), SwapIn(0)), (Extend(1, 4),)),
+            needs=("swap",),
+        ),
+        Scenario(
+            "swap-in-against-abort",
+            "A request is cancelled while it comes back from the slower tier.",
+            (*two, SwapOut(0)),
+            ((SwapIn(0),), (Release(0, "cancel"), Extend(1, 4))),
             needs=("swap",),
         ),
         Scenario(
