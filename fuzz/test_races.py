@@ -84,6 +84,30 @@ def test_running_out_of_blocks_is_explained_only_before_they_are_released():
     assert late.reasons[0].law in ("no-spurious-exhaustion", "no-leak")
 
 
+def both_out_of_blocks():
+    """Two extends that both found no room in an empty pool."""
+    scenario = SCENARIOS["last-blocks"]
+    nobody = history_of(msgspec.structs.replace(scenario, threads=((), ())))
+    history = msgspec.structs.replace(history_of(scenario), drain=nobody.drain)
+    for thread in (0, 1):
+        history = answering(history, thread, 0, answer=OutOfBlocksSeen(), tables=((),))
+    return history
+
+
+def test_two_extends_at_once_may_take_the_last_blocks_from_each_other():
+    at_once = timed(both_out_of_blocks(), (10, 30), (20, 40))
+    modest = msgspec.structs.replace(CAPABILITIES, policy=CAPABILITIES.policy - {"exact"})
+    assert linearise(at_once, modest).good
+    exact = linearise(at_once, msgspec.structs.replace(modest, policy=modest.policy | {"exact"}))
+    assert exact.reasons[0].law == "no-spurious-exhaustion"
+
+
+def test_extends_one_after_another_may_not_both_run_out_of_blocks():
+    modest = msgspec.structs.replace(CAPABILITIES, policy=CAPABILITIES.policy - {"exact"})
+    verdict = linearise(timed(both_out_of_blocks(), (10, 30), (31, 40)), modest)
+    assert verdict.reasons[0].law == "no-spurious-exhaustion"
+
+
 def test_two_threads_that_are_given_the_same_blocks_are_not_explained():
     scenario = SCENARIOS["two-first-extends"]
     history = history_of(scenario)
