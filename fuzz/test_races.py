@@ -343,6 +343,38 @@ def test_locks_are_the_schedulers():
     assert worst == 1
 
 
+def test_a_thread_can_be_stopped_between_the_read_and_the_store():
+    class Counter:
+        count = 0
+
+    counter = Counter()
+
+    def work():
+        counter.count += 1
+
+    scheduler = baton.Baton([work, work], here, "store")
+    scheduler.run([(0, 1), (1, 1000)])
+    assert counter.count == 1
+    assert scheduler.points == [1, 1]
+
+
+@pytest.mark.parametrize("grain", ["line", "opcode", "store", "lock"])
+def test_a_thread_that_asks_again_and_again_makes_way(grain):
+    lock, done = baton.Lock(), []
+
+    def ask():
+        while not done:
+            if lock.acquire(blocking=False):
+                lock.release()
+
+    def answer():
+        with lock:
+            done.append(True)
+
+    baton.Baton([ask, answer, ask], here, grain).run([(1, 1), (0, 5), (2, 100_000)])
+    assert done
+
+
 def test_threads_that_wait_for_each_other_are_found():
     one, two = baton.Lock(), baton.Lock()
 

@@ -3,24 +3,26 @@
     install()                                    # before the target is imported: its locks become the scheduler's
     Baton([work0, work1], traced).run(plan)      # plan: [(thread, points), ...]
 
-A *point* is a line, or a bytecode, of a traced file, or a place where a thread comes to a lock or has let go of one. Locks made after `install` belong to the scheduler: a thread that waits for one hands on the baton, and threads
+A *point* is a line, or a bytecode, or a bytecode that is about to store what was computed from something read before, of a traced file, or a place where a thread comes to a lock or has let go of one. Locks made after `install` belong to the scheduler: a thread that waits for one hands on the baton, and threads
 that all wait for each other are found at once. Conditions, events, queues and semaphores of the standard library are built of such locks and so come along.
 """
 
 from __future__ import annotations
 
 import _thread
+import dis
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final, Literal, TypeAlias
 
 Plan: TypeAlias = Sequence[tuple[int, int]]
 """(thread, points): how long each thread runs before the next one does. What is over or waits is skipped; at the end of the plan everybody runs to the end."""
 
-Grain: TypeAlias = Literal["line", "opcode", "lock"]
+Grain: TypeAlias = Literal["line", "opcode", "store", "lock"]
 
 JOIN_SECONDS: Final = 20.0
 """How long all threads together may take. A run takes milliseconds."""
@@ -55,6 +57,10 @@ def patiently(acquire: Callable[[bool, float], bool]) -> bool:
     return True
 
 
+FAIR_LINES: Final = 5000
+"""After how many lines a thread makes way though its turn is not over: some caches wait in a loop that asks again and again, and a call takes a few hundred lines."""
+
+
 class Stuck(BaseException):
     """Threads wait for each other, or for something that never comes. Not an Exception: a cache's own `except Exception` must not swallow it."""
 
@@ -73,6 +79,9 @@ class Baton:
         self.errors: list[BaseException] = []
         self._plan: list[tuple[int, int]] = []
         self._left = 0
+        self._turn_lines = 0
+        self._patience = FAIR_LINES
+        self._lengths = random.Random(0)
         self._gates = [_thread.allocate_lock() for _ in work]
         self._done = _thread.allocate_lock()
         self._running = set(range(len(work)))
@@ -108,8 +117,7 @@ class Baton:
     def _body(self, number: int) -> None:
         self._threads[_thread.get_ident()] = number
         self._gates[number].acquire()
-        if self.grain != "lock":
-            sys.settrace(self._trace)
+        sys.settrace(self._trace)
         try:
             self.work[number]()
         except BaseException as error:  # noqa: BLE001 -- raised again where `run` was called
@@ -127,10 +135,13 @@ class Baton:
         if event == "call":
             if not self.traced(frame.f_code.co_filename):
                 return None
-            frame.f_trace_opcodes = self.grain == "opcode"
-            frame.f_trace_lines = self.grain == "line"
-        elif event == self.grain:
+            frame.f_trace_opcodes = self.grain in ("opcode", "store")
+        elif event == self.grain or (event == "opcode" and self.grain == "store" and _stores(frame)):
             self._point()
+        if event == "line":
+            self._turn_lines += 1
+            if self._turn_lines > self._patience:
+                self._make_way()
         return self._trace
 
     def _point(self) -> None:
@@ -140,6 +151,16 @@ class Baton:
         self._left -= 1
         if self._left <= 0:
             self._pass_on(number)
+
+    def _make_way(self) -> None:
+        """Let another one go on, for which this one may be waiting in a loop of its own."""
+        number = self.me()
+        self._turn_lines = 0
+        self._patience = self._lengths.randint(FAIR_LINES, 2 * FAIR_LINES)  # not always at the same line of a loop, with the same lock held
+        others = self._running - self._waiting.keys() - {number}
+        if others and number is not None:
+            self._left = sys.maxsize
+            self._hand_over(number, min(others, key=lambda other: (other < number, other)))
 
     def _next(self) -> int:
         """Whose turn it is now; sets how long it lasts. Raises Stuck where nobody can go on."""
@@ -160,8 +181,11 @@ class Baton:
 
     def _pass_on(self, number: int) -> None:
         chosen = self._next()
-        if chosen == number:
-            return
+        if chosen != number:
+            self._hand_over(number, chosen)
+
+    def _hand_over(self, number: int, chosen: int) -> None:
+        self._turn_lines = 0
         self._gates[chosen].release()
         if number in self._running:
             self._gates[number].acquire()
@@ -187,6 +211,18 @@ class Baton:
         """Whoever waits for `lock` may try again."""
         for number in [number for number, wanted in self._waiting.items() if wanted is lock]:
             del self._waiting[number]
+
+
+_STORES: Final = frozenset(dis.opmap[name] for name in ("STORE_ATTR", "STORE_SUBSCR", "STORE_GLOBAL", "DELETE_SUBSCR", "DELETE_ATTR"))
+_bytecodes: dict[CodeType, bytes] = {}
+
+
+def _stores(frame: FrameType) -> bool:
+    """Whether the next bytecode changes what other threads may see."""
+    code = _bytecodes.get(frame.f_code)
+    if code is None:
+        code = _bytecodes[frame.f_code] = frame.f_code.co_code
+    return code[frame.f_lasti] in _STORES
 
 
 class Lock:

@@ -5,7 +5,7 @@
 Modes:
 * `dpor`: every order of the threads' accesses that can make a difference, by dynamic partial-order reduction (the library `frontrun`). Where that ends by itself,
   the scenario is exhausted, as far as the library sees accesses; `doors` shows it in which order threads come to a lock.
-* `random`: random schedules of one to four switches, each after a random number of lines, bytecodes or uses of locks, so that a thread can be held up in any one place for as long
+* `random`: random schedules of one to four switches, each after a random number of lines, bytecodes, stores or uses of locks, so that a thread can be held up in any one place for as long
   as another needs (Burckhardt et al. 2010, "A randomized scheduler with probabilistic guarantees of finding bugs"). Needs no library; see `baton`.
 * `stress`: real threads that start together and are switched as often as the interpreter can; the one that uses a free-threaded interpreter.
 
@@ -48,7 +48,8 @@ Kind: TypeAlias = Literal["held", "race", "stuck", "setup", "fault", "inconclusi
 RUN_SECONDS: Final = 10.0
 """How long one run may take before its threads count as stuck. A run takes milliseconds, under the scheduler a second."""
 
-GRAINS: Final[tuple[Grain, ...]] = ("line", "opcode", "lock")
+GRAINS: Final[tuple[Grain, ...]] = ("line", "opcode", "store", "lock")
+"""Few points are enough for an update that is lost: its thread stops between the read and the store."""
 
 PREEMPTIONS: Final = (1, 2, None)
 """How often `dpor` may take the turn from a thread that could go on, in one search after another (Musuvathi and Qadeer 2007); None is as often as it likes."""

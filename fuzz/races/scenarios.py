@@ -181,6 +181,13 @@ def _sharing(steps: bool) -> list[Scenario]:
             needs=("prefix", "evict"),
         ),
         Scenario(
+            "commit-against-abort-and-reuse",
+            "A request publishes what it computed while it is cancelled and its blocks are given to another.",
+            (Admit(0, PROMPT), Extend(0, 5), *device, Admit(1, OTHER), Admit(2, PROMPT)),
+            ((Commit(0), Match(2)), (Release(0, "cancel"), Extend(1, 5))),
+            num_blocks=3,
+        ),
+        Scenario(
             "two-publishers",
             "Two requests with one prompt publish it at the same time.",
             (Admit(0, PROMPT), Admit(1, PROMPT), Extend(0, 5), Extend(1, 5), *device, Admit(2, PROMPT)),
@@ -362,13 +369,6 @@ def _completions() -> list[Scenario]:
             ((Fork(1, 16),), (BeginStep(), EndStep(1), Commit(0))),
             needs=("fork",),
             num_blocks=5,
-        ),
-        Scenario(
-            "commit-against-abort-and-reuse",
-            "A request publishes what it computed while it is cancelled and its blocks are given to another.",
-            (Admit(0, PROMPT), Extend(0, 5), BeginStep(), EndStep(0), Admit(1, OTHER), Admit(2, PROMPT)),
-            ((Commit(0), Match(2)), (Release(0, "cancel"), Extend(1, 5))),
-            num_blocks=3,
         ),
         Scenario(
             "launch-against-abort",
