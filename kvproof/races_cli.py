@@ -21,7 +21,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 from rich.table import Table
 
 from kvproof.console import Output, bar
-from kvproof.fuzz.races.draw import story
+from kvproof.fuzz.races.draw import met, story
 from kvproof.fuzz.races.drawn import random_scenario
 from kvproof.fuzz.races.explore import Mode, Outcome
 from kvproof.fuzz.races.scenarios import Scenario, catalogue
@@ -252,7 +252,7 @@ def _told(outcomes: list[Outcome]) -> Iterator[list[str]]:
 
 def _history(outcome: Outcome, lines: list[str]) -> list[str]:
     if outcome.mode == "dpor" and outcome.reason:
-        return [*lines, "", "Where the threads met:", *(f"    {line}" for line in outcome.reason.strip().splitlines())]
+        return [*lines, "", "Where the threads met:", *(f"    {line}" for line in met(outcome.reason))]
     return lines
 
 

@@ -72,6 +72,7 @@ def test_every_seeded_race_is_found_systematically(capfd, name):
     else:
         assert f"{scenario}  dpor  RACE" in out
         assert "Where the threads met:" in out
+        assert "AtLock" not in out
 
 
 @NEEDS_FRONTRUN
