@@ -84,6 +84,30 @@ def test_running_out_of_blocks_is_explained_only_before_they_are_released():
     assert late.reasons[0].law in ("no-spurious-exhaustion", "no-leak")
 
 
+def both_out_of_blocks():
+    """Two extends that both found no room in an empty pool."""
+    scenario = SCENARIOS["last-blocks"]
+    nobody = history_of(msgspec.structs.replace(scenario, threads=((), ())))
+    history = msgspec.structs.replace(history_of(scenario), drain=nobody.drain)
+    for thread in (0, 1):
+        history = answering(history, thread, 0, answer=OutOfBlocksSeen(), tables=((),))
+    return history
+
+
+def test_two_extends_at_once_may_take_the_last_blocks_from_each_other():
+    at_once = timed(both_out_of_blocks(), (10, 30), (20, 40))
+    modest = msgspec.structs.replace(CAPABILITIES, policy=CAPABILITIES.policy - {"exact"})
+    assert linearise(at_once, modest).good
+    exact = linearise(at_once, msgspec.structs.replace(modest, policy=modest.policy | {"exact"}))
+    assert exact.reasons[0].law == "no-spurious-exhaustion"
+
+
+def test_extends_one_after_another_may_not_both_run_out_of_blocks():
+    modest = msgspec.structs.replace(CAPABILITIES, policy=CAPABILITIES.policy - {"exact"})
+    verdict = linearise(timed(both_out_of_blocks(), (10, 30), (31, 40)), modest)
+    assert verdict.reasons[0].law == "no-spurious-exhaustion"
+
+
 def test_two_threads_that_are_given_the_same_blocks_are_not_explained():
     scenario = SCENARIOS["two-first-extends"]
     history = history_of(scenario)
@@ -317,6 +341,38 @@ def test_locks_are_the_schedulers():
     for points in range(1, 30):
         baton.Baton([work, work], here).run([(0, points), (1, points), (0, points)])
     assert worst == 1
+
+
+def test_a_thread_can_be_stopped_between_the_read_and_the_store():
+    class Counter:
+        count = 0
+
+    counter = Counter()
+
+    def work():
+        counter.count += 1
+
+    scheduler = baton.Baton([work, work], here, "store")
+    scheduler.run([(0, 1), (1, 1000)])
+    assert counter.count == 1
+    assert scheduler.points == [1, 1]
+
+
+@pytest.mark.parametrize("grain", ["line", "opcode", "store", "lock"])
+def test_a_thread_that_asks_again_and_again_makes_way(grain):
+    lock, done = baton.Lock(), []
+
+    def ask():
+        while not done:
+            if lock.acquire(blocking=False):
+                lock.release()
+
+    def answer():
+        with lock:
+            done.append(True)
+
+    baton.Baton([ask, answer, ask], here, grain).run([(1, 1), (0, 5), (2, 100_000)])
+    assert done
 
 
 def test_threads_that_wait_for_each_other_are_found():

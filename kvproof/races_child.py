@@ -10,7 +10,10 @@ import msgspec
 
 
 def main() -> None:
-    """Read the work, answer with one outcome a line. Ends with status 3 after threads that never come to an end, which nothing else could stop."""
+    """Read the work, answer with one outcome a line.
+
+    Ends with status 3 after threads that never come to an end, which nothing else could stop, and where a search that could not go on used up the time.
+    """
     data = sys.stdin.buffer.read()
     answers = os.dup(1)
     os.dup2(2, 1)  # whatever the target prints is no answer
@@ -29,7 +32,8 @@ def main() -> None:
             outcome = explore(scenario, target, mode=work.mode, seconds=share, seed=work.seed)
             out.write(msgspec.json.encode(outcome) + b"\n")
             out.flush()
-            if outcome.kind == "stuck":
+            late = outcome.kind == "inconclusive" and time.monotonic() > deadline
+            if outcome.kind == "stuck" or late:
                 os._exit(3)
 
 

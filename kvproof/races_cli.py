@@ -21,7 +21,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 from rich.table import Table
 
 from kvproof.console import Output, bar
-from kvproof.fuzz.races.draw import story
+from kvproof.fuzz.races.draw import met, story
 from kvproof.fuzz.races.drawn import random_scenario
 from kvproof.fuzz.races.explore import Mode, Outcome
 from kvproof.fuzz.races.scenarios import Scenario, catalogue
@@ -108,7 +108,8 @@ def race(
     terminal.say(console, asked, "bold")
     outcomes = _run(Work(target, "random", seconds, seed, scenarios), modes)
     _show(console, target, outcomes)
-    return max(_status(outcome) for outcome in outcomes)
+    statuses = {_status(outcome) for outcome in outcomes}
+    return BROKEN if BROKEN in statuses else max(statuses)
 
 
 def _chosen(capabilities: Capabilities, names: tuple[str, ...], drawn: int, seed: int, *, any_order: bool) -> list[Scenario]:
@@ -142,13 +143,23 @@ def _run(work: Work, modes: list[Mode]) -> list[Outcome]:
 
 
 def outcomes_of(work: Work) -> Iterator[Outcome]:
-    """The outcome of every scenario, in order. A process that dies or falls silent counts as stuck, and the next one goes on behind it."""
+    """The outcome of every scenario, in order. A process that dies or falls silent counts as stuck, and the next one goes on behind it.
+
+    Where searches that could not go on used up the time, the scenarios that are left are not tried.
+    """
+    deadline = time.monotonic() + work.seconds
     left, seconds = list(work.scenarios), work.seconds
     while left:
-        for outcome in _answers(msgspec.structs.replace(work, scenarios=left, seconds=seconds)):
+        for outcome in _answers(msgspec.structs.replace(work, scenarios=list(left), seconds=seconds)):
             left.pop(0)
             seconds = max(0.1 * len(left), seconds - outcome.seconds)
             yield outcome
+        if outcome.kind == "inconclusive" and time.monotonic() > deadline:
+            yield from (Outcome(scenario, work.mode, "inconclusive", reason=_NO_TIME) for scenario in left)
+            return
+
+
+_NO_TIME: Final = "not tried: searches that could not go on used up the time"
 
 
 def _answers(work: Work) -> Iterator[Outcome]:
@@ -178,7 +189,7 @@ def _answers(work: Work) -> Iterator[Outcome]:
 
 
 _GAVE_UP: Final = 3
-"""The exit status of a process that told of stuck threads, which it cannot end."""
+"""The exit status of a process that told of threads which it cannot end."""
 
 
 def _lines(child: subprocess.Popen[bytes], patience_seconds: float) -> Iterator[bytes]:
@@ -215,40 +226,46 @@ def _show(console: Console, target: str, outcomes: list[Outcome]) -> None:
         numbers = (str(outcome.schedules), str(outcome.histories), f"{outcome.seconds:.1f}")
         table.add_row(outcome.scenario.name, outcome.mode, word, *numbers)
     console.print(table)
-    shown: set[str] = set()
-    for outcome in outcomes:
-        if outcome.kind != "held" and outcome.scenario.name not in shown:
-            shown.add(outcome.scenario.name)
-            console.print()
-            for line in _told(outcome):
-                console.print(line, soft_wrap=True)
+    for lines in _told(outcomes):
+        console.print()
+        for line in lines:
+            console.print(line, soft_wrap=True)
     console.print()
     console.print(_summary(target, outcomes), soft_wrap=True)
 
 
-def _told(outcome: Outcome) -> list[str]:
-    if outcome.history is not None and outcome.verdict is not None:
-        lines = story(outcome.history, outcome.verdict)
-        if outcome.mode == "dpor" and outcome.reason:
-            lines += ["", "Where the threads met:", *(f"    {line}" for line in outcome.reason.strip().splitlines())]
-        return lines
-    return [f"{outcome.scenario.name} ({outcome.mode}): {WORDS[outcome.kind]}.", f"    {outcome.reason}"]
+def _told(outcomes: list[Outcome]) -> Iterator[list[str]]:
+    """One history for each scenario that has one, and whatever else came of scenarios once for all of which the same is to be said."""
+    shown: set[str] = set()
+    others: dict[tuple[str, str, str], list[str]] = {}
+    for outcome in outcomes:
+        name = outcome.scenario.name
+        if outcome.history is not None and outcome.verdict is not None:
+            if name not in shown:
+                shown.add(name)
+                yield _history(outcome, story(outcome.history, outcome.verdict))
+        elif outcome.kind != "held":
+            others.setdefault((outcome.mode, outcome.kind, outcome.reason), []).append(name)
+    for (mode, kind, reason), names in others.items():
+        yield [f"{joined(names)} ({mode}): {WORDS[kind]}.", f"    {reason}"]
+
+
+def _history(outcome: Outcome, lines: list[str]) -> list[str]:
+    if outcome.mode == "dpor" and outcome.reason:
+        return [*lines, "", "Where the threads met:", *(f"    {line}" for line in met(outcome.reason))]
+    return lines
 
 
 def _summary(target: str, outcomes: list[Outcome]) -> str:
     schedules = sum(outcome.schedules for outcome in outcomes)
-    bad = [outcome for outcome in outcomes if outcome.kind != "held"]
+    raced = [outcome for outcome in outcomes if outcome.kind in ("race", "stuck")]
+    bad = raced or [outcome for outcome in outcomes if outcome.kind != "held"]
     names = joined(list(dict.fromkeys(outcome.scenario.name for outcome in bad)))
     by_end = sum(outcome.by_their_end for outcome in outcomes)
     seen = f" Histories that could be judged by their end alone: {by_end:,}." if by_end else ""
     if bad:
-        kinds = {outcome.kind for outcome in bad}
-        no_law = (
-            " No law of the contract speaks of threads: this is the answer to what was asked, and no broken law."
-            if kinds & {"race", "stuck"}
-            else ""
-        )
-        told = f"{target} is not safe for threads in {names}" if kinds & {"race", "stuck"} else f"{target} could not be judged in {names}"
+        no_law = " No law of the contract speaks of threads: this is the answer to what was asked, and no broken law." if raced else ""
+        told = f"{target} is not safe for threads in {names}" if raced else f"{target} could not be judged in {names}"
         return f"{told}; {counted(schedules, 'schedule')} run.{seen}{no_law}"
     exhausted = sum(outcome.exhausted for outcome in outcomes)
     return f"{target} held: some order of the calls explains each history of {counted(schedules, 'schedule')}; {counted(exhausted, 'search')} came to its end.{seen}"

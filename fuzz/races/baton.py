@@ -3,27 +3,62 @@
     install()                                    # before the target is imported: its locks become the scheduler's
     Baton([work0, work1], traced).run(plan)      # plan: [(thread, points), ...]
 
-A *point* is a line, or a bytecode, of a traced file, or a place where a thread comes to a lock or has let go of one. Locks made after `install` belong to the scheduler: a thread that waits for one hands on the baton, and threads
+A *point* is a line, or a bytecode, or a bytecode that is about to store what was computed from something read before, of a traced file, or a place where a thread comes to a lock or has let go of one. Locks made after `install` belong to the scheduler: a thread that waits for one hands on the baton, and threads
 that all wait for each other are found at once. Conditions, events, queues and semaphores of the standard library are built of such locks and so come along.
 """
 
 from __future__ import annotations
 
 import _thread
+import dis
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final, Literal, TypeAlias
 
 Plan: TypeAlias = Sequence[tuple[int, int]]
 """(thread, points): how long each thread runs before the next one does. What is over or waits is skipped; at the end of the plan everybody runs to the end."""
 
-Grain: TypeAlias = Literal["line", "opcode", "lock"]
+Grain: TypeAlias = Literal["line", "opcode", "store", "lock"]
 
 JOIN_SECONDS: Final = 20.0
 """How long all threads together may take. A run takes milliseconds."""
+
+
+PATIENCE_SECONDS: Final = 2.0
+"""How long a thread beside which no other is at work waits for a lock. A thread that a cache starts by itself holds one for less."""
+
+_alone: int | None = None
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """While no thread but this one is at work: waiting for a lock that was left held raises Stuck."""
+    global _alone
+    _alone = threading.get_ident()
+    try:
+        yield
+    finally:
+        _alone = None
+
+
+def is_alone() -> bool:
+    """Whether no thread but this one is at work."""
+    return _alone is not None and _alone == threading.get_ident()
+
+
+def patiently(acquire: Callable[[bool, float], bool]) -> bool:
+    """Take a lock that nobody is left to let go of, if it is free. Raises Stuck."""
+    if not acquire(True, PATIENCE_SECONDS):
+        raise Stuck("a lock was left held that the next call waits for, and nobody is left to let go of it")
+    return True
+
+
+FAIR_LINES: Final = 5000
+"""After how many lines a thread makes way though its turn is not over: some caches wait in a loop that asks again and again, and a call takes a few hundred lines."""
 
 
 class Stuck(BaseException):
@@ -44,6 +79,9 @@ class Baton:
         self.errors: list[BaseException] = []
         self._plan: list[tuple[int, int]] = []
         self._left = 0
+        self._turn_lines = 0
+        self._patience = FAIR_LINES
+        self._lengths = random.Random(0)
         self._gates = [_thread.allocate_lock() for _ in work]
         self._done = _thread.allocate_lock()
         self._running = set(range(len(work)))
@@ -79,8 +117,7 @@ class Baton:
     def _body(self, number: int) -> None:
         self._threads[_thread.get_ident()] = number
         self._gates[number].acquire()
-        if self.grain != "lock":
-            sys.settrace(self._trace)
+        sys.settrace(self._trace)
         try:
             self.work[number]()
         except BaseException as error:  # noqa: BLE001 -- raised again where `run` was called
@@ -98,10 +135,13 @@ class Baton:
         if event == "call":
             if not self.traced(frame.f_code.co_filename):
                 return None
-            frame.f_trace_opcodes = self.grain == "opcode"
-            frame.f_trace_lines = self.grain == "line"
-        elif event == self.grain:
+            frame.f_trace_opcodes = self.grain in ("opcode", "store")
+        elif event == self.grain or (event == "opcode" and self.grain == "store" and _stores(frame)):
             self._point()
+        if event == "line":
+            self._turn_lines += 1
+            if self._turn_lines > self._patience:
+                self._make_way()
         return self._trace
 
     def _point(self) -> None:
@@ -111,6 +151,16 @@ class Baton:
         self._left -= 1
         if self._left <= 0:
             self._pass_on(number)
+
+    def _make_way(self) -> None:
+        """Let another one go on, for which this one may be waiting in a loop of its own."""
+        number = self.me()
+        self._turn_lines = 0
+        self._patience = self._lengths.randint(FAIR_LINES, 2 * FAIR_LINES)  # not always at the same line of a loop, with the same lock held
+        others = self._running - self._waiting.keys() - {number}
+        if others and number is not None:
+            self._left = sys.maxsize
+            self._hand_over(number, min(others, key=lambda other: (other < number, other)))
 
     def _next(self) -> int:
         """Whose turn it is now; sets how long it lasts. Raises Stuck where nobody can go on."""
@@ -131,8 +181,11 @@ class Baton:
 
     def _pass_on(self, number: int) -> None:
         chosen = self._next()
-        if chosen == number:
-            return
+        if chosen != number:
+            self._hand_over(number, chosen)
+
+    def _hand_over(self, number: int, chosen: int) -> None:
+        self._turn_lines = 0
         self._gates[chosen].release()
         if number in self._running:
             self._gates[number].acquire()
@@ -160,6 +213,18 @@ class Baton:
             del self._waiting[number]
 
 
+_STORES: Final = frozenset(dis.opmap[name] for name in ("STORE_ATTR", "STORE_SUBSCR", "STORE_GLOBAL", "DELETE_SUBSCR", "DELETE_ATTR"))
+_bytecodes: dict[CodeType, bytes] = {}
+
+
+def _stores(frame: FrameType) -> bool:
+    """Whether the next bytecode changes what other threads may see."""
+    code = _bytecodes.get(frame.f_code)
+    if code is None:
+        code = _bytecodes[frame.f_code] = frame.f_code.co_code
+    return code[frame.f_lasti] in _STORES
+
+
 class Lock:
     """Stands in for threading.Lock. Outside the scheduler's threads it is a lock like any other."""
 
@@ -177,28 +242,38 @@ class Lock:
         baton = Baton.active
         number = None if baton is None else baton.me()
         if baton is None or number is None:
-            return bool(self._real.acquire(blocking, timeout))
+            untimed = blocking and timeout < 0
+            return patiently(self._take_outside) if untimed and is_alone() else self._take_outside(blocking, timeout)
         baton.at_lock()
-        while self._count and not (self.reentrant and self._owner == number):
+        while self._held_before() or (self._count and not (self.reentrant and self._owner == number)):
             self.timed = timeout >= 0
             if not blocking or not baton.wait(number, self):
                 return False
         self._owner, self._count = number, self._count + 1
         return True
 
+    def _take_outside(self, blocking: bool, timeout: float) -> bool:
+        """Take it in a thread that is not the scheduler's; one of those may have left it held."""
+        return not self._count and bool(self._real.acquire(blocking, timeout))
+
     def release(self) -> None:
         """As in threading."""
         baton = Baton.active
-        if baton is None or baton.me() is None:
+        outside = baton is None or baton.me() is None
+        if self._held_before() or (outside and (self.reentrant or not self._count)):
             self._real.release()
-            return
-        if not self._count or (self.reentrant and self._owner != baton.me()):
+        elif not self._count or (self.reentrant and baton is not None and self._owner != baton.me()):
             raise RuntimeError("release unlocked lock")
-        self._count -= 1
-        if not self._count:
+        else:
+            self._count -= 1
+        if baton is not None and not outside and not self._count:
             self._owner = None
             baton.let_go(self)
             baton.at_lock()
+
+    def _held_before(self) -> bool:
+        """Whether it was taken outside the scheduler's threads and not let go of yet, as a lock may be that one call takes and another lets go of."""
+        return not self.reentrant and bool(self._real.locked())  # type: ignore[union-attr]  # no RLock
 
     def locked(self) -> bool:
         """As in threading."""

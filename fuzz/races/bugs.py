@@ -81,6 +81,20 @@ class RoomIsCheckedFirst(PagedCache):
 
 
 @raced(
+    "extend-looks-first",
+    scenario="first-extend-against-abort",
+    story="A request that is cancelled while it starts takes its blocks with it, for ever.",
+)
+class ExtendLooksFirst(PagedCache):
+    """Finds the sequence, lets go of the lock, and gives it its first blocks, whatever became of it between."""
+
+    def _start(self, state: SequenceState, count: int) -> ExtendGrant:
+        self._leave()
+        self._enter()
+        return super()._start(state, count)
+
+
+@raced(
     "step-is-ended-twice", scenario="completed-twice", story="A completion that is delivered twice at once frees blocks that others hold."
 )
 class StepIsEndedTwice(PagedCache):

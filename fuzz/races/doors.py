@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-_WITH_DOORS: Final = ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition")
+from kvproof.fuzz.races import baton, conditions
+
+_WITH_DOORS: Final = ("Lock", "RLock", "Semaphore", "BoundedSemaphore")
 
 
 class AtLock:
@@ -28,6 +30,7 @@ def install() -> None:
 
     patch_locks()
     _put_doors()
+    conditions.install()
 
 
 @contextmanager
@@ -39,7 +42,7 @@ def installed() -> Iterator[None]:
         return
     from frontrun._cooperative import unpatch_locks
 
-    before = {name: getattr(threading, name) for name in _WITH_DOORS}
+    before = {name: getattr(threading, name) for name in (*_WITH_DOORS, "Condition")}
     install()
     try:
         yield
@@ -56,10 +59,14 @@ class _Door:
         super().__init__(*made, **named)
         self._door = AtLock()
 
-    def acquire(self, *how: Any, **named: Any) -> bool:  # noqa: ANN401 -- blocking, timeout
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         if self._waits():
             self._door.arrived = True
-        return bool(super().acquire(*how, **named))  # type: ignore[misc]  # the lock's
+        untimed = blocking and (timeout is None or timeout < 0)
+        if untimed and baton.is_alone():
+            return baton.patiently(super().acquire)  # type: ignore[misc]  # the lock's
+        with conditions.waiting():
+            return bool(super().acquire(*((blocking,) if timeout is None else (blocking, timeout))))  # type: ignore[misc]
 
     def _waits(self) -> bool:
         return True
@@ -81,9 +88,5 @@ def _put_doors() -> None:
     class BoundedSemaphore(_Door, names.BoundedSemaphore):  # type: ignore[misc]
         pass
 
-    class Condition(names.Condition):  # type: ignore[misc]
-        def __init__(self, lock: Any = None) -> None:  # noqa: ANN401 -- any lock
-            super().__init__(RLock() if lock is None else lock)
-
-    for made in (Lock, RLock, Semaphore, BoundedSemaphore, Condition):
+    for made in (Lock, RLock, Semaphore, BoundedSemaphore):
         setattr(threading, made.__name__, made)

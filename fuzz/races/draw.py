@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from kvproof.fuzz.races.history import Call, History, Look
@@ -51,6 +52,17 @@ def story(history: History, verdict: Verdict) -> list[str]:
     return lines
 
 
+def met(explanation: str) -> list[str]:
+    """Where the threads met, as the systematic search tells it, with the marks at the doors of locks in words."""
+    told = re.sub(
+        r"Write-write conflict: threads (\d+) and (\d+) both wrote to AtLock\.arrived\.",
+        r"Threads \1 and \2 came to the same lock.",
+        explanation,
+    )
+    told = re.sub(r"(Thread \d+ \| ).*\._door\.arrived = True", r"\1comes to a lock", told)
+    return [line for line in told.strip().splitlines() if "AtLock.arrived" not in line]
+
+
 def conclusion(verdict: Verdict) -> list[str]:
     """Why no order of the calls is one that a correct cache could have answered."""
     if verdict.by_its_end:
@@ -75,7 +87,7 @@ def answered(call: Call) -> str:
         case OutOfBlocksSeen():
             return "out of blocks"
         case RefusedSeen():
-            return f"refused: {call.answer.reason}"
+            return f"refused: {call.answer.reason}" if call.answer.reason else "refused"
         case Raised():
             return f"raised {call.answer.error}"
         case Hit():

@@ -5,7 +5,7 @@
 Modes:
 * `dpor`: every order of the threads' accesses that can make a difference, by dynamic partial-order reduction (the library `frontrun`). Where that ends by itself,
   the scenario is exhausted, as far as the library sees accesses; `doors` shows it in which order threads come to a lock.
-* `random`: random schedules of one to four switches, each after a random number of lines, bytecodes or uses of locks, so that a thread can be held up in any one place for as long
+* `random`: random schedules of one to four switches, each after a random number of lines, bytecodes, stores or uses of locks, so that a thread can be held up in any one place for as long
   as another needs (Burckhardt et al. 2010, "A randomized scheduler with probabilistic guarantees of finding bugs"). Needs no library; see `baton`.
 * `stress`: real threads that start together and are switched as often as the interpreter can; the one that uses a free-threaded interpreter.
 
@@ -24,7 +24,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -32,14 +32,15 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from kvproof.fuzz.races import baton, doors
+from kvproof.fuzz.races import baton, conditions, doors
 from kvproof.fuzz.races.baton import Baton, Grain, Plan, Stuck
 from kvproof.fuzz.races.history import History, Run
 from kvproof.fuzz.races.lawful import check_homes
 from kvproof.fuzz.races.linear import SetupBroken, Verdict, linearise
 from kvproof.fuzz.races.scenarios import Scenario
 from kvproof.impl import production
-from kvproof.impl.checker import AdapterFault, read_capabilities
+from kvproof.impl.checker import AdapterFault, Hung, read_capabilities
+from kvproof.properties.lockstep import time_limit
 
 Mode: TypeAlias = Literal["dpor", "random", "stress"]
 Kind: TypeAlias = Literal["held", "race", "stuck", "setup", "fault", "inconclusive"]
@@ -47,7 +48,8 @@ Kind: TypeAlias = Literal["held", "race", "stuck", "setup", "fault", "inconclusi
 RUN_SECONDS: Final = 10.0
 """How long one run may take before its threads count as stuck. A run takes milliseconds, under the scheduler a second."""
 
-GRAINS: Final[tuple[Grain, ...]] = ("line", "opcode", "lock")
+GRAINS: Final[tuple[Grain, ...]] = ("line", "opcode", "store", "lock")
+"""Few points are enough for an update that is lost: its thread stops between the read and the store."""
 
 PREEMPTIONS: Final = (1, 2, None)
 """How often `dpor` may take the turn from a thread that could go on, in one search after another (Musuvathi and Qadeer 2007); None is as often as it likes."""
@@ -70,7 +72,7 @@ _OWNED: Final[dict[Mode, Callable[[], AbstractContextManager[None]]]] = {
 class Outcome(msgspec.Struct):
     """What came of one scenario.
 
-    `kind`: `held`, `race` (a history that no order explains), `stuck` (threads that wait for each other, or for ever), `setup` (a law breaks before any thread is
+    `kind`: `held`, `race` (a history that no order explains, or without one, for the `reason`, an answer that breaks the protocol under this schedule only), `stuck` (threads that wait for each other, or for ever), `setup` (a law breaks before any thread is
     at work), `fault` (the adapter breaks the protocol), `inconclusive` (the search could not go on). `schedules` were run, `histories` of them differed, and of
     these `by_their_end` were judged by their end alone. `exhausted`: `dpor` found no further schedule that differs in an access that it sees.
     """
@@ -100,20 +102,60 @@ def explore(scenario: Scenario, target: type, *, mode: Mode, seconds: float, see
     outcome = Outcome(scenario, mode, "held", seed=seed)
     try:
         with _OWNED[mode]():
-            judge.judge(_one_after_another(judge))
+            with _threads_started() as started, _by_itself():
+                judge.judge(_one_after_another(judge))
+            if started and mode != "stress":
+                raise OutOfReach(
+                    f"the cache starts a thread of its own ({started[0]}), which this mode cannot schedule; use the mode stress"
+                )
             search = {"dpor": _by_dpor, "random": _at_random, "stress": _under_stress}[mode]
             search(judge, outcome, start + seconds, seed)
     except SetupBroken as broken:
         outcome.kind, outcome.reason = "setup", str(broken)
     except AdapterFault as fault:
         outcome.kind, outcome.reason = "fault", str(fault)
+    except (Stuck, Hung) as stuck:
+        outcome.kind, outcome.reason = "setup", str(stuck)
+    except OutOfReach as beyond:
+        outcome.kind, outcome.reason = "inconclusive", str(beyond)
     if judge.broken is not None:
         outcome.kind, (outcome.history, outcome.verdict) = "race", judge.broken
     elif judge.fault:
         outcome.kind, outcome.reason = "fault", judge.fault
+    elif judge.stuck:
+        outcome.kind, outcome.reason = "stuck", judge.stuck
+    elif judge.torn:
+        outcome.kind, outcome.reason = "race", judge.torn
     outcome.schedules, outcome.histories, outcome.by_their_end = judge.runs, len(judge.known), judge.by_their_end
     outcome.seconds = time.monotonic() - start
     return outcome
+
+
+@contextmanager
+def _by_itself() -> Iterator[None]:
+    """While no thread but this one is at work: what never comes to an end now raises Stuck or Hung."""
+    with baton.alone(), time_limit(RUN_SECONDS):
+        yield
+
+
+class OutOfReach(Exception):
+    """The schedules of this cache are not the scheduler's alone."""
+
+
+@contextmanager
+def _threads_started() -> Iterator[list[str]]:
+    """The names of the threads that are started meanwhile."""
+    start, names = threading.Thread.start, []
+
+    def noted(thread: threading.Thread) -> None:
+        names.append(thread.name)
+        start(thread)
+
+    threading.Thread.start = noted  # type: ignore[method-assign, assignment]
+    try:
+        yield names
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
 
 
 class Judge:
@@ -123,11 +165,16 @@ class Judge:
         self.scenario = scenario
         self.target = target
         self.capabilities = read_capabilities(target)
+        self.at_work: set[int] = set()
+        """The threads of the systematic search that have not come to their end."""
         self.runs = 0
         self.known: set[bytes] = set()
         self.by_their_end = 0
         self.broken: tuple[History, Verdict] | None = None
         self.fault = ""
+        self.stuck = ""
+        self.torn = ""
+        """What came back and is no answer at all, under some schedule only."""
 
     def fresh(self) -> Run:
         """A cache in the state that the scenario starts from."""
@@ -136,12 +183,22 @@ class Judge:
     def holds(self, run: Run) -> bool:
         """Judge a run whose threads are done; whatever the adapter does wrong is kept as the fault."""
         try:
-            return self.judge(run.finish())
-        except (AdapterFault, SetupBroken) as fault:
+            with _by_itself():
+                return self.judge(run.finish())
+        except (Stuck, Hung) as stuck:
+            self.stuck = f"once all threads were done, {stuck}"
+        except AdapterFault as torn:
+            self.torn = f"under one schedule, and not with the threads one after another: {torn}"
+        except SetupBroken as fault:
             self.fault = str(fault)
         except Exception as error:  # noqa: BLE001 -- the scheduler would swallow it
             self.fault = f"judging a history raised {type(error).__name__}: {error}\n{traceback.format_exc()}"
         return False
+
+    @property
+    def done(self) -> bool:
+        """Whether something is wrong already."""
+        return self.broken is not None or bool(self.fault or self.stuck or self.torn)
 
     def judge(self, history: History) -> bool:
         """Whether some order explains `history`. Raises SetupBroken."""
@@ -192,6 +249,12 @@ def _by_dpor(judge: Judge, outcome: Outcome, deadline: float, seed: int) -> None
         set_active_trace_filter(None)
 
 
+_UNENDED: Final = (
+    f"under one schedule the threads were still at work after {RUN_SECONDS:g} s: one goes on for ever, or waits for what is not the scheduler's, such as a lock that is not made "
+    "by `threading`; the modes random and stress may tell more"
+)
+
+
 def _within(judge: Judge, outcome: Outcome, bound: int | None, deadline: float) -> bool:
     """Search the schedules with at most `bound` preemptions; whether all of them were good."""
     import frontrun
@@ -208,9 +271,13 @@ def _within(judge: Judge, outcome: Outcome, bound: int | None, deadline: float) 
         total_timeout=max(0.1, deadline - time.monotonic()),
     )
     outcome.reason = found.explanation or ""
-    if found.property_holds is not True and judge.broken is None and not judge.fault:
+    if found.property_holds is not True and not judge.done:
         waiting = "deadlock" in (found.failure_kind or "") or outcome.reason.startswith("Deadlock")
         outcome.kind = "stuck" if waiting else "inconclusive"
+        if conditions.forsaken(judge.at_work):
+            outcome.kind, outcome.reason = "stuck", "threads wait for locks or notifications that nobody is left to give"
+        elif "timed out" in (found.inconclusive_reason or ""):
+            outcome.reason = _UNENDED
         outcome.reason = outcome.reason or found.inconclusive_reason or ""
     return found.property_holds is True and time.monotonic() < deadline
 
@@ -232,7 +299,7 @@ def _at_random(judge: Judge, outcome: Outcome, deadline: float, seed: int) -> No
     rng = random.Random(seed)
     traced = traced_files(judge.target)
     lengths = {grain: _run_by_plan(judge, traced, grain, [])[1] for grain in GRAINS}
-    while time.monotonic() < deadline and judge.broken is None and not judge.fault:
+    while time.monotonic() < deadline and not judge.done:
         grain = rng.choice(GRAINS)
         try:
             run, _ = _run_by_plan(judge, traced, grain, _plan(rng, lengths[grain]))
@@ -310,12 +377,17 @@ def _folder(module: ModuleType) -> str:
 
 
 def _programs(judge: Judge) -> list[Callable[[Run], None]]:
-    return [_program(thread) for thread in range(len(judge.scenario.threads))]
+    return [_program(judge, thread) for thread in range(len(judge.scenario.threads))]
 
 
-def _program(thread: int) -> Callable[[Run], None]:
+def _program(judge: Judge, thread: int) -> Callable[[Run], None]:
     def work(run: Run) -> None:
-        run.thread(thread)
+        me = threading.get_ident()
+        judge.at_work.add(me)
+        try:
+            run.thread(thread)
+        finally:
+            judge.at_work.discard(me)
 
     return work
 
@@ -327,7 +399,7 @@ def _under_stress(judge: Judge, outcome: Outcome, deadline: float, seed: int) ->
     switch = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        while time.monotonic() < deadline and judge.broken is None and not judge.fault:
+        while time.monotonic() < deadline and not judge.done:
             run = judge.fresh()
             if not _together(run, len(judge.scenario.threads)):
                 outcome.kind, outcome.reason = "stuck", f"threads were still at work after {RUN_SECONDS:g} s"

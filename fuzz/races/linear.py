@@ -11,6 +11,9 @@ that no other unplaced call precedes in time, and step back where the spec refus
 
 What cannot be known is not judged. Where another thread released a sequence before the table that it had just been given was read, nobody saw that table. Such a
 history is judged by its end alone: once everything is let go of, the whole pool must be there again.
+
+A cache may take blocks one by one and give them back where they do not suffice. So two extends that run at once may both find no room, unless the policy `exact` is claimed: neither sequence
+is alone, as the contract has it.
 """
 
 from __future__ import annotations
@@ -118,17 +121,19 @@ class _Search:
 class Position:
     """The spec after the calls placed so far, and which steps are open."""
 
-    def __init__(self, spec: Spec, open_steps: list[int]) -> None:
+    def __init__(self, spec: Spec, open_steps: list[int], crowded: frozenset[int] = frozenset()) -> None:
         self.spec = spec
         self.open = open_steps
         """Their ids, oldest first."""
+        self.crowded = crowded
+        """Identities of the calls that found no room and need not say why: others were taking blocks at the time."""
 
     @classmethod
     def after_setup(cls, history: History, capabilities: Capabilities) -> Position:
         """The position in which the threads begin. Raises SetupBroken."""
         scenario = history.scenario
         spec = Spec(capabilities, num_blocks=scenario.num_blocks, block_size=scenario.block_size, concurrent=True)
-        position = cls(spec, [])
+        position = cls(spec, [], _crowded(history, capabilities))
         for look in history.setup:
             reason = position.look(look)
             if reason is not None:
@@ -138,7 +143,7 @@ class Position:
     def branch(self) -> Position:
         """A copy to go on from."""
         known = {id(self.spec.capabilities): self.spec.capabilities}
-        return Position(copy.deepcopy(self.spec, known), list(self.open))
+        return Position(copy.deepcopy(self.spec, known), list(self.open), self.crowded)
 
     def place(self, call: Call) -> Reason | None:
         """Take `call` as the next, judged by what its thread saw."""
@@ -188,8 +193,9 @@ class Position:
         return None
 
     def _judge(self, op: Op, call: Call, change: Change) -> Reason | None:
+        answer = RefusedSeen() if id(call) in self.crowded else call.answer
         try:
-            violation = self.spec.judge(op, call.answer, change)
+            violation = self.spec.judge(op, answer, change)
         except ContractBroken as error:
             return Reason(call, str(error))
         if violation is not None:
@@ -230,6 +236,20 @@ def _look_on(position: Position, drain: list[Look]) -> Reason | None:
             return Reason(look.call, "its sequence was forked, and in this order it could not be")
         reason = position.look(look)
     return reason
+
+
+def _crowded(history: History, capabilities: Capabilities) -> frozenset[int]:
+    """Calls that found no room while another thread was taking blocks, of which it may have had more for a moment than it kept."""
+    if "exact" in capabilities.policy:
+        return frozenset()
+    calls = [call for calls in history.threads for call in calls]
+    takers = [call for call in calls if isinstance(call.op, Extend | Fork | SwapIn)]
+    return frozenset(
+        id(call)
+        for call in calls
+        if isinstance(call.answer, OutOfBlocksSeen)
+        and any(taker.thread != call.thread and taker.began <= call.ended and call.began <= taker.ended for taker in takers)
+    )
 
 
 def _hidden(call: Call, history: History) -> bool:

@@ -97,6 +97,12 @@ def _pool() -> list[Scenario]:
             ((Release(0, "cancel"),), (Extend(1, 5), Release(1, "finish"))),
         ),
         Scenario(
+            "first-extend-against-abort",
+            "A request is cancelled while it is given its first blocks.",
+            admits,
+            ((Extend(0, 5),), (Release(0, "cancel"), Extend(1, 4))),
+        ),
+        Scenario(
             "preempt-against-extend",
             "The scheduler preempts one request while another grows.",
             (*admits, Extend(0, 4)),
@@ -133,6 +139,13 @@ def _sharing(steps: bool) -> list[Scenario]:
             needs=("prefix",),
         ),
         Scenario(
+            "adopt-against-abort",
+            "A request is cancelled while it adopts a cached prefix.",
+            reader,
+            (again, (Release(1, "cancel"), Extend(2, 2))),
+            needs=("prefix",),
+        ),
+        Scenario(
             "commit-against-match",
             "A prefix is published while another request looks for it.",
             (Admit(0, PROMPT), Extend(0, 5), *device, Admit(1, PROMPT)),
@@ -166,6 +179,13 @@ def _sharing(steps: bool) -> list[Scenario]:
             (Admit(0, PROMPT), Extend(0, 5), *device, Admit(1, PROMPT)),
             ((Commit(0),), (Evict((0, 1, 2, 3)), Match(1))),
             needs=("prefix", "evict"),
+        ),
+        Scenario(
+            "commit-against-abort-and-reuse",
+            "A request publishes what it computed while it is cancelled and its blocks are given to another.",
+            (Admit(0, PROMPT), Extend(0, 5), *device, Admit(1, OTHER), Admit(2, PROMPT)),
+            ((Commit(0), Match(2)), (Release(0, "cancel"), Extend(1, 5))),
+            num_blocks=3,
         ),
         Scenario(
             "two-publishers",
@@ -264,6 +284,13 @@ def _moving(steps: bool) -> list[Scenario]:
             needs=("swap",),
         ),
         Scenario(
+            "swap-in-against-abort",
+            "A request is cancelled while it comes back from the slower tier.",
+            (*two, SwapOut(0)),
+            ((SwapIn(0),), (Release(0, "cancel"), Extend(1, 4))),
+            needs=("swap",),
+        ),
+        Scenario(
             "two-swaps",
             "Two requests go to the slower tier and back.",
             (*_computed(0, steps), *_computed(1, steps, OTHER, step=1)),
@@ -342,13 +369,6 @@ def _completions() -> list[Scenario]:
             ((Fork(1, 16),), (BeginStep(), EndStep(1), Commit(0))),
             needs=("fork",),
             num_blocks=5,
-        ),
-        Scenario(
-            "commit-against-abort-and-reuse",
-            "A request publishes what it computed while it is cancelled and its blocks are given to another.",
-            (Admit(0, PROMPT), Extend(0, 5), BeginStep(), EndStep(0), Admit(1, OTHER), Admit(2, PROMPT)),
-            ((Commit(0), Match(2)), (Release(0, "cancel"), Extend(1, 5))),
-            num_blocks=3,
         ),
         Scenario(
             "launch-against-abort",
