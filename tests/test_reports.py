@@ -364,6 +364,23 @@ def test_report_of_a_broken_law(width):
     assert "mine breaks 1 law: hit-same-namespace." in " ".join(text.split())
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (1, "1 more program that breaks it is in failures/law-1.json."),
+        (5, "5 more programs that break it are in failures: law-1.json, law-2.json, law-3.json and 2 more."),
+    ],
+)
+def test_report_of_a_campaign_shows_one_program_of_each_law(more, told):
+    exhibits = [msgspec.structs.replace(exhibit(), path=Path(f"failures/law-{number}.json")) for number in range(more + 1)]
+
+    text = shown(lambda console: show_report(console, report(hit_same_namespace="broken"), exhibits, waivers={}, stale={}), terminal=False)
+
+    assert text.count("hit-same-namespace is broken") == text.count("def test_") == 1
+    assert "kvproof replay failures/law-0.json" in text
+    assert told in text
+
+
 def test_report_of_a_fault_judges_nothing():
     broken = Report(1, "mine", "error", report().laws, [], 8999, 0, 3.0, 1, error="It fell.")
     program = Program(1, "mine", PoolConfig(1, 2), ())
