@@ -12,7 +12,7 @@ from rich.table import Table
 from kvproof.console import Output
 from kvproof.fuzz.verdicts import HELD
 from kvproof.impl.foreign.registry import ENGINES, described, engine_adapter, find_release
-from kvproof.impl.foreign.releases import BadRelease, Release, installed, is_known, no_engine
+from kvproof.impl.foreign.releases import BadRelease, Release, in_order, installed, is_known, no_engine
 from kvproof.impl.foreign.store import MANIFEST, Say, cache_folder, provide, read_manifest
 
 MEBIBYTE = 2**20
@@ -86,7 +86,7 @@ def engines() -> int:
     table = Table("target", "what is judged", "releases", "here", box=None, pad_edge=False)
     for engine in ENGINES.values():
         here = [f"{version} (installed)"] if (version := installed(engine)) else []
-        here += sorted(_fetched(engine.name))
+        here += sorted(_fetched(engine.name), key=in_order)
         for number, (variant, what) in enumerate(engine.variants.items()):
             name = engine.name if number == 0 else f"{engine.name}[{variant}]"
             first = number == 0
