@@ -157,6 +157,8 @@ def report(search: Search, target: str) -> list[str]:
     lines.append(f"New states by number of operations: {' '.join(map(str, search.per_depth()))}. {search.seconds:.1f} s, {rate}.")
     exercised = sorted((law for law in search.exercised if law in BY_NAME), key=list(BY_NAME).index)
     lines.append(f"Laws put to the test: {', '.join(exercised) or 'none'}.")
+    if search.failure is None:
+        lines.append(f"{target} broke none of them.")
     return lines
 
 

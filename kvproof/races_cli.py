@@ -251,4 +251,5 @@ def _summary(target: str, outcomes: list[Outcome]) -> str:
         told = f"{target} is not safe for threads in {names}" if kinds & {"race", "stuck"} else f"{target} could not be judged in {names}"
         return f"{told}; {counted(schedules, 'schedule')} run.{seen}{no_law}"
     exhausted = sum(outcome.exhausted for outcome in outcomes)
-    return f"{target} held: some order of the calls explains each history of {counted(schedules, 'schedule')}; {counted(exhausted, 'search')} came to its end.{seen}"
+    ended = f"{counted(exhausted, 'search')} came to {'its' if exhausted == 1 else 'their'} end"
+    return f"{target} held: some order of the calls explains each history of {counted(schedules, 'schedule')}; {ended}.{seen}"

@@ -46,6 +46,7 @@ def test_a_sound_cache_holds(capfd):
     assert race("production", "--mode", "random", "--scenario", "release-twice", "--random", "3", "--seconds", "2") == 0
     out = capfd.readouterr().out
     assert "production held: some order of the calls explains each history" in out
+    assert "0 searches came to their end." in out
     assert "random:0:2" in out
 
 
