@@ -61,13 +61,13 @@ def _write_page(markdown: Path, outcomes: Sequence[Outcome]) -> None:
 
 
 def _chosen(names: Sequence[str], *, small: bool) -> list[Case]:
-    known = {case.name: case for case in CASES}
-    unknown = [name for name in names if name not in known]
+    known = {case.name.lower(): case for case in CASES}
+    asked = {name.lower(): name for name in names}
+    unknown = [name for name in asked if name not in known]
     if unknown:
-        why = next((bug.why for bug in UNREACHED if bug.name == unknown[0]), "")
-        told = f"{unknown[0]} is not driven: {why}" if why else f"There is no case {unknown[0]!r}; the cases are {', '.join(known)}."
-        raise click.UsageError(told)
-    return [case for case in CASES if (not names or case.name in names) and (case.small or not small)]
+        why = next((f"{bug.name} is not driven: {bug.why}" for bug in UNREACHED if bug.name.lower() == unknown[0]), "")
+        raise click.UsageError(why or f"There is no case {asked[unknown[0]]!r}; the cases are {', '.join(case.name for case in CASES)}.")
+    return [case for name, case in known.items() if (not names or name in asked) and (case.small or not small)]
 
 
 def _show(outcomes: Sequence[Outcome]) -> None:

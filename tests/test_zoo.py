@@ -59,6 +59,7 @@ def test_the_page_counts_and_links():
         (["check", "vllm[nope]==0.33.0"], "vllm is not driven as 'nope'; its variants are full"),
         (["zoo", "B999"], "There is no case 'B999'"),
         (["zoo", "B14"], "B14 is not driven: it lives in the scheduler"),
+        (["zoo", "b16", "b14"], "B14 is not driven: it lives in the scheduler"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_one_sentence(arguments, told, capsys):
