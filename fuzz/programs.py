@@ -52,14 +52,14 @@ def read_program(path: Path) -> Program:
         text = path.read_bytes()
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}.") from error
+    if not text.strip():
+        raise BadFile(f"{path} is empty, so it is no program: whatever wrote it may have been cut off; write it again.")
     try:
         header = msgspec.json.decode(text, type=_Header)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadFile(f"{path} is not a kvproof program ({error}); it is JSON with the keys kvproof, target, config and ops.") from error
     if header.kvproof != FORMAT:
-        raise BadFile(
-            f"{path} has format version {header.kvproof}, and this kvproof reads version {FORMAT}; record the program again with this release."
-        )
+        raise BadFile(other_version(path, header.kvproof))
     if header.verdict is not None:
         raise BadFile(
             f"{path} is a report, not a program; name a failure file, or replay the program of one of its violations with `kvproof replay {path}`."
@@ -68,6 +68,12 @@ def read_program(path: Path) -> Program:
         return msgspec.json.decode(text, type=Program)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadFile(f"{path} is damaged: {error}.") from error
+
+
+def other_version(path: Path, version: int) -> str:
+    """What to say of a file of another format version."""
+    mend = "use the kvproof that wrote it, or a later one" if version > FORMAT else "record it again with this release"
+    return f"{path} has format version {version}, and this kvproof reads version {FORMAT}; {mend}."
 
 
 def write_program(path: Path, program: Program) -> None:
