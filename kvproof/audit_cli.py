@@ -18,7 +18,7 @@ import click
 import msgspec
 from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 
-from kvproof.console import Output, bar
+from kvproof.console import Output, all_written, bar, wrote
 from kvproof.fuzz.programs import write_whole, writing
 from kvproof.fuzz.verdicts import BROKEN, HELD
 from kvproof.open_cli import picture_file, write_page
@@ -60,14 +60,17 @@ def audit(
     show_audit(console, report)
     if report.figures is not None:
         figures_line(console, report.figures)
-    if json_file is not None:
-        _write_json(json_file, report)
-    if junit_file is not None:
-        with writing(junit_file, "--junit"):
-            write_whole(junit_file, audit_junit(report))
-    if html_file is not None:
-        write_page(html_file, picture_file(file, None))
-    return report.exit_status
+    return all_written(
+        report.exit_status,
+        json_file is None or wrote(lambda: _write_json(json_file, report)),
+        junit_file is None or wrote(lambda: _write_junit(junit_file, audit_junit(report))),
+        html_file is None or wrote(lambda: write_page(html_file, picture_file(file, None))),
+    )
+
+
+def _write_junit(place: Path, suite: bytes) -> None:
+    with writing(place, "--junit"):
+        write_whole(place, suite)
 
 
 def _audited(file: Path, kind: str, on_progress: Callable[[int, int], None], *, tolerant: bool, first: bool) -> AuditReport:
@@ -95,8 +98,9 @@ def stats(file: Path, bytes_per_token: int | None, plot: Path | None, json_file:
     console = Output(stderr=to_stdout)
     with _bar(file) as on_progress:
         report = auditing.audit(file, tolerant=tolerant, on_progress=on_progress)
-    assert report.figures is not None
-    show_figures(console, report.figures, bytes_per_token=bytes_per_token)
+    figures = report.figures
+    assert figures is not None
+    show_figures(console, figures, bytes_per_token=bytes_per_token)
     for told in [*report.troubles, *report.notes]:
         say(console, told, "yellow")
     for breach in report.violations:
@@ -105,11 +109,11 @@ def stats(file: Path, bytes_per_token: int | None, plot: Path | None, json_file:
             f"{breach.law} breaks at operation {breach.operation}; `kvproof audit {file}` tells why.",
             "bold red",
         )
-    if plot is not None:
-        plot_figures(plot, report.figures, f"{report.target}, {report.trace}")
-    if json_file is not None:
-        _write_json(json_file, report.figures)
-    return report.exit_status
+    return all_written(
+        report.exit_status,
+        plot is None or wrote(lambda: plot_figures(plot, figures, f"{report.target}, {report.trace}")),
+        json_file is None or wrote(lambda: _write_json(json_file, figures)),
+    )
 
 
 @click.command()

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress, ProgressColumn, TextColumn
 
 from kvproof.fuzz.programs import BadFile
+from kvproof.fuzz.verdicts import AT_FAULT, HELD
 
 LOG_COLUMNS: Final = 100
 """Width of output that goes to a file or a log and not to a terminal."""
@@ -35,6 +36,11 @@ def wrote(write: Callable[[], object]) -> bool:
         complain(str(error))
         return False
     return True
+
+
+def all_written(verdict: int, *written: bool) -> int:
+    """The exit status of a command whose `verdict` is a status too: a broken law outweighs a file that could not be written."""
+    return verdict or (HELD if all(written) else AT_FAULT)
 
 
 class Output(Console):

@@ -169,6 +169,21 @@ def test_a_plot(run, clean, tmp_path):
     assert "held blocks" in (tmp_path / "plot.svg").read_text()
 
 
+def test_a_plot_of_a_kind_that_nobody_asked_for_is_one_sentence(run, clean, tmp_path):
+    status, _, err = run("stats", clean, "--plot", "plot.xyz")
+    assert (status, err) == (2, "kvproof: plot.xyz cannot be drawn; name a file that ends in .svg, .png or .pdf.\n")
+    assert not (tmp_path / "plot.xyz").exists()
+
+
+def test_a_trace_without_operations_is_no_proof(run, clean, tmp_path):
+    header = clean.read_text().partition("\n")[0]
+    (tmp_path / "idle.jsonl").write_text(f"{header}\n")
+    for command in (("audit",), ("audit", "--tolerant"), ("stats",)):
+        status, _, err = run(*command, tmp_path / "idle.jsonl")
+        assert (status, err.count("\n")) == (2, 1)
+        assert "holds no operation that can be judged" in err
+
+
 def test_a_plot_without_matplotlib_names_what_to_install(run, clean, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     status, _, err = run("stats", clean, "--plot", "plot.svg")
