@@ -65,9 +65,19 @@ def read_program(path: Path) -> Program:
             f"{path} is a report, not a program; name a failure file, or replay the program of one of its violations with `kvproof replay {path}`."
         )
     try:
-        return msgspec.json.decode(text, type=Program)
+        program = msgspec.json.decode(text, type=Program)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadFile(f"{path} is damaged: {error}.") from error
+    check_pool(path, program.config)
+    return program
+
+
+def check_pool(path: Path, config: PoolConfig) -> None:
+    """Raises BadFile where no cache can have this pool."""
+    if config.num_blocks < 1 or config.block_size < 1:
+        raise BadFile(
+            f"{path} is damaged: its pool has {config.num_blocks} blocks of {config.block_size} tokens, and both must be 1 or more."
+        )
 
 
 def other_version(path: Path, version: int) -> str:

@@ -18,7 +18,8 @@ import click
 import msgspec
 from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 
-from kvproof.console import Output, all_written, bar, wrote
+from kvproof.console import Output, Unusable, all_written, bar, wrote
+from kvproof.files import keep_input
 from kvproof.fuzz.programs import write_whole, writing
 from kvproof.fuzz.verdicts import BROKEN, HELD
 from kvproof.open_cli import picture_file, write_page
@@ -53,6 +54,7 @@ def audit(
     from kvproof.fuzz.reports.audited import audit_junit, show_audit
     from kvproof.fuzz.reports.figured import figures_line
 
+    keep_input(file, json_file, junit_file, html_file)
     to_stdout = json_file == Path("-")
     console = Output(stderr=to_stdout)
     with _bar(file) as on_progress:
@@ -94,6 +96,7 @@ def stats(file: Path, bytes_per_token: int | None, plot: Path | None, json_file:
     from kvproof.fuzz.reports.figured import plot_figures, show_figures
     from kvproof.fuzz.reports.terminal import say
 
+    keep_input(file, json_file, plot)
     to_stdout = json_file == Path("-")
     console = Output(stderr=to_stdout)
     with _bar(file) as on_progress:
@@ -127,6 +130,7 @@ def export(file: Path, kind: Literal["perfetto", "itf"], output: Path | None, fi
     from kvproof.fuzz.traces.export import export_itf, export_perfetto
 
     place = output or file.with_name(f"{file.name.split('.')[0]}.{kind}.json")
+    keep_input(file, place)
     write = export_perfetto if kind == "perfetto" else export_itf
     written = write(file, place, first=first, count=count)
     click.echo(f"Wrote {written:,} operations to {place}.")
@@ -141,12 +145,16 @@ def record(file: Path, target: str | None, output: Path | None) -> int:
     """Run the program in FILE, and write what was seen of the cache as a trace. TARGET is the one named in the file, if it is not given."""
     from kvproof.fuzz.programs import portable, read_program
     from kvproof.fuzz.traces.program import write_run
+    from kvproof.fuzz.traces.read import is_trace
     from kvproof.impl.checker import AdapterFault
     from kvproof.targets import find_target
 
+    if is_trace(file):
+        raise Unusable(f"{file} is a trace already; judge it with `kvproof audit {file}`.")
     program = read_program(file)
     name = program.target if target is None else portable(target)
     place = output or file.with_name(f"{file.name.removesuffix('.json')}.jsonl")
+    keep_input(file, place)
     adapter = find_target(name)
     with writing(place, "--output"):
         result = write_run(msgspec.structs.replace(program, target=name), adapter, place)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TimeElapsedColumn
 
 from kvproof.console import Output, Unusable, all_written, bar, complain, wrote
-from kvproof.files import load
+from kvproof.files import keep_input, load
 from kvproof.fuzz.kernel_failures import read_failure
 from kvproof.fuzz.programs import Program, local, write_program, write_whole, writing
 from kvproof.fuzz.reports import terminal, wording
@@ -38,7 +38,10 @@ def replay(file: Path, target: str | None, op_seconds: float, html_file: Path | 
     FILE is a failure file, or a report of `check --json`: then the program of its first violation is run. Where it is about kernels, its
     case is judged again.
     """
+    keep_input(file, html_file)
     failure = read_failure(file)
+    if failure is not None and html_file is not None:
+        raise Unusable(f"{file} holds a case of kernels, and pictures are of caches; leave out --html.")
     if failure is not None:
         return replay_case(Output(), file, failure, target)
     program, adapter, title = load(file, target)
@@ -89,6 +92,7 @@ def shrink(
         )
     from kvproof.fuzz import shrink as shrinking
 
+    keep_input(file, output, test_file, html_file)
     program, adapter, _ = load(file, target)
     console = Output()
     known = program.violation if len(program.ops) > shrinking.LONG_OPERATIONS else None  # each run of a long program counts

@@ -220,6 +220,17 @@ def test_a_program_is_run_and_recorded(run, broken, tmp_path):
     assert run("record", "missing.json")[0] == 2
 
 
+def test_what_is_no_program_is_not_recorded(run, clean, tmp_path):
+    status, _, err = run("record", clean)
+    assert (status, err) == (2, f"kvproof: {clean} is a trace already; judge it with `kvproof audit {clean}`.\n")
+    (tmp_path / "pool.json").write_text(
+        '{"kvproof": 1, "target": "production-sync", "config": {"num_blocks": 0, "block_size": 1}, "ops": []}'
+    )
+    status, _, err = run("record", "pool.json")
+    assert (status, err) == (2, "kvproof: pool.json is damaged: its pool has 0 blocks of 1 tokens, and both must be 1 or more.\n")
+    assert not list(tmp_path.glob("pool.jsonl"))
+
+
 def test_a_clean_trace_is_replayed_on_another_target(run, clean):
     status, out, _ = run("replay", clean, "production-sync")
     assert status == 0

@@ -124,3 +124,26 @@ def test_a_program_that_ends_its_process_and_cannot_be_kept_is_one_sentence(monk
     program = Program(1, "production-sync", PoolConfig(4, 2), (Admit(0, (1, 2)),), fault="it ended its process")
     with pytest.raises(BadFile, match=r"taken cannot be written \(.*\); name another place with --directory\.$"):
         _keep_death(Path("taken"), Finding("", program.fault, program, 1))
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments"),
+    [
+        ("program.json", ("replay", "--html")),
+        ("broken.json", ("shrink", "--output")),
+        ("broken.json", ("shrink", "--test")),
+        ("program.json", ("record", "--output")),
+        ("program.json", ("open", "--html")),
+        ("trace.jsonl", ("audit", "--json")),
+        ("trace.jsonl", ("audit", "--junit")),
+        ("trace.jsonl", ("audit", "--html")),
+        ("trace.jsonl", ("stats", "--plot")),
+        ("trace.jsonl", ("export", "--output")),
+    ],
+)
+def test_what_is_read_is_never_written_over(file, arguments, capsys):
+    command, option = arguments
+    before = Path(file).read_bytes()
+    assert main([command, file, option, f"./{file}"]) == 2
+    assert complaints(capsys) == [f"kvproof: {file} is what is read, so nothing can be written there; name another place for the output."]
+    assert Path(file).read_bytes() == before
