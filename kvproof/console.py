@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 import click
@@ -55,6 +56,13 @@ class Output(Console):
         """Go on without output: the exit status still tells the verdict."""
         self.quiet = True
         drop_stdout()
+
+
+def give_streams() -> None:
+    """Streams that go nowhere for those that were closed before the command began, as `>&-` does."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 -- open as long as the process lives
 
 
 def drop_stdout() -> None:

@@ -620,3 +620,22 @@ def test_a_reader_that_goes_away(place):
 def test_the_package_can_be_run_as_a_module():
     ran = subprocess.run([sys.executable, "-m", "kvproof", "laws"], capture_output=True, text=True, check=True)
     assert "no-aliasing" in ran.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("command", ["laws", "schema", "check bug:canary --programs 20 -n 1"])
+def test_a_full_disk_behind_stdout_is_one_sentence(command):
+    ran = subprocess.run(["bash", "-c", f"{sys.executable} -m kvproof {command} >/dev/full"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr == "kvproof: What was to be printed cannot be written (No space left on device); make room, or send it elsewhere.\n"
+
+
+def test_a_stdout_that_was_closed_loses_no_verdict(place):
+    command = f"{sys.executable} -m kvproof replay {failure(target='caches_of_cli.py:Blind')} >&-"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (1, "")
+
+
+def test_the_package_loads_nothing_that_is_not_asked_for():
+    source = "import sys, kvproof; assert 'msgspec' not in sys.modules; assert kvproof.CacheAdapter.__module__ == 'kvproof.impl.adapter'"
+    subprocess.run([sys.executable, "-c", source], check=True)
