@@ -52,3 +52,11 @@ def test_a_campaign_that_is_asked_to_end_reports_and_goes_on_later(number, tmp_p
     assert "in 2 batches" in capfd.readouterr().out
     assert main(request) == 0
     assert "40 programs in 4 batches" in capfd.readouterr().out
+
+
+def test_a_campaign_that_is_asked_to_end_before_it_tried_anything_holds_nothing(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(Conductor, "run", lambda *_: interrupt())
+    assert main(["fuzz", "production-sync", "-n", "1", "--programs", "40", "--directory", str(tmp_path)]) == 2
+    out, err = capfd.readouterr()
+    assert "keeps" not in out
+    assert err.endswith("kvproof: The run was interrupted before it could decide anything.\n")
