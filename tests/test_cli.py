@@ -120,6 +120,14 @@ def failure(path="failing.json", ops=BLIND_OPS, target="caches_of_cli:Blind", la
 # -- check --------------------------------------------------------------------------------------------------------------------------------
 
 
+def test_a_check_that_tried_nothing_proves_nothing(kvproof, tmp_path):
+    status, out, err = kvproof("check", "production-sync", "--budget", "0.000001", "-n", "1", "--json", tmp_path / "r.json")
+
+    assert (status, "keeps" in out) == (2, False)
+    assert one_sentence(err).endswith("so nothing is known of production-sync; give a larger --budget.\n")
+    assert not (tmp_path / "r.json").exists()
+
+
 def test_check_of_a_cache_that_holds(kvproof, place):
     status, out, err = kvproof("check", "production-sync", *SIXTY)
 
@@ -264,7 +272,7 @@ def test_budgets(kvproof, monkeypatch, budget, seconds):
 
     def check(target, **options):
         asked.update(options)
-        return Report(1, options["name"], "held", {}, [], 0, 0, 0.0, options["seed"])
+        return Report(1, options["name"], "held", {}, [], 1, 1, 0.0, options["seed"])
 
     monkeypatch.setattr("kvproof.fuzz.check.check", check)
 
