@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import random
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -161,6 +162,13 @@ def test_numbers_for_an_operator(run, clean, tmp_path):
     assert 0 < figures["efficiency"] <= 1
     assert figures["adopted_tokens"] <= figures["prompt_tokens"]
     assert figures["durations"]["extend"]["p50"] <= figures["durations"]["extend"]["most"]
+
+
+def test_numbers_where_a_table_has_no_room(run, clean, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    status, out, _ = run("stats", clean)
+    assert status == 0
+    assert re.search(r"^- hit rate: [\d.]+%, \d+ of \d+ prompt tokens were adopted$", out, re.MULTILINE)
 
 
 def test_a_plot(run, clean, tmp_path):

@@ -85,3 +85,12 @@ def test_the_engines_are_listed(monkeypatch, tmp_path, capsys):
     for engine in ENGINES.values():
         assert engine.name in listed
         assert f"{engine.oldest} to {engine.newest}" in listed
+
+
+def test_the_engines_are_listed_where_a_table_has_no_room(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("KVPROOF_CACHE", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["engines"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("- ") for line in lines)
+    assert {line.removeprefix("- ").partition(":")[0] for line in lines} >= set(ENGINES)

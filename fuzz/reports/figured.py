@@ -13,7 +13,7 @@ from rich.table import Table
 from kvproof.fuzz.figures import Figures, Sample
 from kvproof.fuzz.programs import BadFile, write_whole, writing
 from kvproof.fuzz.reports import wording
-from kvproof.fuzz.reports.terminal import say
+from kvproof.fuzz.reports.terminal import NARROW_COLUMNS, say
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 
@@ -35,13 +35,18 @@ SERIES: Final[tuple[tuple[str, Callable[[Sample], float | None]], ...]] = (
 
 def show_figures(console: Console, figures: Figures, *, bytes_per_token: int | None = None) -> None:
     """The numbers, durations, and what the pool looked like over time."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    for row in _rows(figures, bytes_per_token):
-        table.add_row(*row)
-    console.print(table)
+    rows = _rows(figures, bytes_per_token)
+    if console.width < NARROW_COLUMNS:
+        for name, number, remark in rows:
+            say(console, f"- {name}: {number}" + (f", {remark}" if remark else ""))
+    else:
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
     if figures.durations:
         console.print()
         console.print(_durations(figures))
