@@ -50,9 +50,9 @@ def zoo(names: tuple[str, ...], *, small: bool, seconds: float, markdown: Path |
             move(advance=1)
     _show(outcomes)
     written = markdown is None or wrote(lambda: _write_page(markdown, outcomes))
-    if any(outcome.trouble for outcome in outcomes):
+    if any(outcome.trouble and not outcome.unjudged for outcome in outcomes):
         return BROKEN
-    return HELD if written else AT_FAULT
+    return HELD if written and not any(outcome.unjudged for outcome in outcomes) else AT_FAULT
 
 
 def _write_page(markdown: Path, outcomes: Sequence[Outcome]) -> None:
@@ -86,7 +86,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     how = "written program" if case.program else "random programs"
     fixed = case.fixed.rpartition("==")[2] or "none yet"
     if outcome.trouble:
-        return case.name, case.what, "FAILED", case.faulty, fixed, how, "", ""
+        return case.name, case.what, "not judged" if outcome.unjudged else "FAILED", case.faulty, fixed, how, "", ""
     return case.name, case.what, faulty.law, case.faulty, fixed, how, str(len(faulty.ops)), f"{faulty.seconds:.1f}"
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from kvproof import zoo
 from kvproof.cli import main
 from kvproof.fuzz.programs import PoolConfig
+from kvproof.fuzz.zoo import worker
 from kvproof.fuzz.zoo.case import FOUND_HERE, Case, Outcome, Verdict
+from kvproof.fuzz.zoo.cases import CASES
 from kvproof.impl.foreign import store
 from kvproof.impl.foreign.registry import ENGINES
+from kvproof.impl.foreign.releases import BadRelease
 from kvproof.models.ops import Admit, Extend
 from kvproof.zoo import page
 
@@ -38,6 +42,24 @@ def test_a_case_has_to_be_caught_and_mended(case, faulty, fixed, trouble):
     outcome = Outcome(case, faulty, fixed)
     assert outcome.trouble.startswith(trouble)
     assert bool(outcome.trouble) == bool(trouble)
+    assert outcome.unjudged == (": " in trouble and " breaks " not in trouble and "was not caught" not in trouble)
+
+
+def test_a_release_that_cannot_be_had_is_no_failure_of_the_suite(monkeypatch, capsys):
+    missing = Verdict({}, 0, 0.0, error="toy 1.0 cannot be fetched.")
+    monkeypatch.setattr(zoo, "judge_all", lambda *_, **__: iter((Outcome(CASE, missing, None),)))
+    assert main(["zoo"]) == 2
+    out = capsys.readouterr().out
+    assert "not judged" in out
+    assert "B99: toy==1.0: toy 1.0 cannot be fetched." in out
+
+
+def test_a_worker_says_what_it_cannot_have(monkeypatch):
+    def nothing(release):
+        raise BadRelease("There is none.")
+
+    monkeypatch.setattr(worker, "engine_adapter", nothing)
+    assert worker.work(worker.Task(CASES[0], "faulty", 1.0, 1)) == Verdict({}, 0, 0.0, error="There is none.")
 
 
 def test_the_page_counts_and_links():
