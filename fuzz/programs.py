@@ -64,6 +64,8 @@ def read_program(path: Path) -> Program:
         raise BadFile(
             f"{path} is a report, not a program; name a failure file, or replay the program of one of its violations with `kvproof replay {path}`."
         )
+    if header.case is not None:
+        raise BadFile(f"{path} holds a case of kernels, not a program of a cache; judge it with `kvproof replay {path}`.")
     try:
         program = msgspec.json.decode(text, type=Program)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -128,6 +130,8 @@ class _Header(msgspec.Struct):
     kvproof: int
     verdict: object = None
     """Only a report has one."""
+    case: object = None
+    """Only a failure of kernels has one."""
 
 
 def portable(name: str) -> str:

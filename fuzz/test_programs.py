@@ -107,6 +107,11 @@ def test_another_format_version_is_refused_and_both_are_named(tmp_path, version,
     assert told == f"has format version {version}, and this kvproof reads version 1; {mend}."
 
 
+def test_a_failure_of_kernels_is_told_apart(tmp_path):
+    failure = {"kvproof": 1, "target": "kernels", "law": "in-bounds", "case": "Case('attend')", "reason": "It is so."}
+    assert read(tmp_path, failure).startswith("holds a case of kernels, not a program of a cache; judge it with `kvproof replay ")
+
+
 @pytest.mark.parametrize("content", [b"", b"\n \n"])
 def test_an_empty_file_is_told_so(tmp_path, content):
     assert read(tmp_path, content).startswith("is empty, so it is no program")
