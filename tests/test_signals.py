@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +64,44 @@ def test_a_campaign_that_is_asked_to_end_before_it_tried_anything_holds_nothing(
     out, err = capfd.readouterr()
     assert "keeps" not in out
     assert err.endswith("kvproof: The run was interrupted before it could decide anything.\n")
+
+
+def children(process):
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def within(seconds, is_so):
+    deadline = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return is_so()
+
+
+def runs(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are read from /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_check_that_is_killed_leaves_no_process_behind(number, tmp_path):
+    check = subprocess.Popen(
+        [sys.executable, "-m", "kvproof", "check", "production-sync", "-n", "2", "--budget", "600"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    workers = []
+    try:
+        assert within(60, lambda: len(children(check.pid)) == 2)
+        workers = children(check.pid)
+        check.send_signal(number)
+        check.wait(60)
+        assert within(60, lambda: not any(map(runs, workers)))
+    finally:
+        for process in (check.pid, *workers):
+            if runs(process):
+                os.kill(process, signal.SIGKILL)
+        check.wait(60)
