@@ -13,6 +13,8 @@ import pytest
 
 from kvproof.cli import main
 from kvproof.fuzz.campaigns.conductor import Conductor
+from kvproof.fuzz.programs import PoolConfig, Program, write_program
+from kvproof.models.ops import Admit, Commit, Extend, Release, Truncate
 from kvproof.signals import interrupt, stopped_by_signals
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -85,10 +87,19 @@ def runs(process):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children are read from /proc")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_check_that_is_killed_leaves_no_process_behind(number, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "arguments"),
+    [
+        (signal.SIGKILL, ("check", "production-sync", "-n", "2", "--budget", "600")),
+        (signal.SIGTERM, ("check", "production-sync", "-n", "2", "--budget", "600")),
+        (signal.SIGKILL, ("shrink", "failing.json", "-n", "2", "--seconds", "2")),
+    ],
+)
+def test_a_command_that_is_killed_leaves_no_process_behind(number, arguments, tmp_path):
+    ops = tuple(op for seq in range(20) for op in (Admit(seq, (seq, 1)), Extend(seq, 2), Commit(seq), Truncate(seq, 1), Release(seq)))
+    write_program(tmp_path / "failing.json", Program(1, "bug:trimmed-blocks-are-lost", PoolConfig(40, 1), ops))
     check = subprocess.Popen(
-        [sys.executable, "-m", "kvproof", "check", "production-sync", "-n", "2", "--budget", "600"],
+        [sys.executable, "-m", "kvproof", *arguments],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
