@@ -55,9 +55,9 @@ def test_a_campaign_that_is_asked_to_end_reports_and_goes_on_later(number, tmp_p
     with monkeypatch.context() as patched:
         patched.setattr(Conductor, "progress", asked_to_end)
         assert main(request) == 0
-    assert "in 2 batches" in capfd.readouterr().out
+    assert "in 2 orders" in capfd.readouterr().out
     assert main(request) == 0
-    assert "40 programs in 4 batches" in capfd.readouterr().out
+    assert "40 programs in 4 orders" in capfd.readouterr().out
 
 
 def test_a_campaign_that_is_asked_to_end_before_it_tried_anything_holds_nothing(tmp_path, monkeypatch, capfd):
