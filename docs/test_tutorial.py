@@ -62,7 +62,7 @@ def test_excerpts_are_the_code():
 
 
 def test_links_lead_somewhere():
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     prose = {page: FENCE.sub("", page.read_text(encoding="utf-8")) for page in pages}  # in code, `kernel[grid](x)` is a call
     links = [(page, link) for page, text in prose.items() for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text)]
 

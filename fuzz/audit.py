@@ -78,7 +78,7 @@ def audit(path: Path, *, tolerant: bool = False, first: bool = False, on_progres
     """Audit the trace at `path`, all its parts: the first fault of every broken law, or with `first` the first fault alone.
 
     `tolerant`: go on after missing, doubled and damaged lines, with what can still be judged. `on_progress` is given operations and bytes read. Raises BadTrace where
-    there is no trace to read, and, unless `tolerant`, at the first line that is missing, doubled or damaged before any law is broken; after that it ends the audit.
+    there is no trace to read or no operation in it, and, unless `tolerant`, at the first line that is missing, doubled or damaged before any law is broken; after that it ends the audit.
     """
     begun = time.perf_counter()
     reader = Reader(path)
@@ -91,6 +91,8 @@ def audit(path: Path, *, tolerant: bool = False, first: bool = False, on_progres
                 break
             if on_progress is not None and step.number % PROGRESS_LINES == 0:
                 on_progress(step.number, reader.bytes_read)
+    if not auditor.operations and not auditor.breach:
+        raise BadTrace(f"{path} holds no operation that can be judged, so it tells nothing of any law; record a run.")
     return AuditReport(
         FORMAT,
         str(path),

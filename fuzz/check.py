@@ -7,6 +7,7 @@ the cause.
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections import Counter
@@ -334,10 +335,16 @@ def _work(search: Search, number: int, stop: Any, starts: Any, beats: Any, conne
     def alive() -> None:
         beats[number] = time.monotonic()
 
+    parent = os.getppid()
+
+    def stop_at() -> float:
+        # A parent that was killed can neither stop this process nor read what it sends: the pipe would fill, and the process wait for ever.
+        return stop.value if os.getppid() == parent else 0.0
+
     show_life_to(alive)
     with suppress(BrokenPipeError, KeyboardInterrupt):
         try:
-            for message in work_of(search, number, lambda: stop.value, note):
+            for message in work_of(search, number, stop_at, note):
                 connection.send(message)
         except Exception:  # noqa: BLE001 -- told to the parent, which raises it
             connection.send(Crash(traceback.format_exc()))

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
+from typing import Final
+
+WATCH_SECONDS: Final = 1.0
+"""How often a worker looks whether its parent is still there."""
 
 
 def process_context() -> BaseContext:
@@ -22,3 +29,15 @@ def forking() -> Iterator[None]:
         # The children only run programs and never touch what a thread could hold.
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
+
+
+def end_with_parent() -> None:
+    """For a worker that waits for orders: end it soon after its parent, which may have been killed. Forked workers hold each other's pipes open, so none would hear of it."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

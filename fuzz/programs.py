@@ -52,22 +52,40 @@ def read_program(path: Path) -> Program:
         text = path.read_bytes()
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}.") from error
+    if not text.strip():
+        raise BadFile(f"{path} is empty, so it is no program: whatever wrote it may have been cut off; write it again.")
     try:
         header = msgspec.json.decode(text, type=_Header)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadFile(f"{path} is not a kvproof program ({error}); it is JSON with the keys kvproof, target, config and ops.") from error
     if header.kvproof != FORMAT:
-        raise BadFile(
-            f"{path} has format version {header.kvproof}, and this kvproof reads version {FORMAT}; record the program again with this release."
-        )
+        raise BadFile(other_version(path, header.kvproof))
     if header.verdict is not None:
         raise BadFile(
             f"{path} is a report, not a program; name a failure file, or replay the program of one of its violations with `kvproof replay {path}`."
         )
+    if header.case is not None:
+        raise BadFile(f"{path} holds a case of kernels, not a program of a cache; judge it with `kvproof replay {path}`.")
     try:
-        return msgspec.json.decode(text, type=Program)
+        program = msgspec.json.decode(text, type=Program)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadFile(f"{path} is damaged: {error}.") from error
+    check_pool(path, program.config)
+    return program
+
+
+def check_pool(path: Path, config: PoolConfig) -> None:
+    """Raises BadFile where no cache can have this pool."""
+    if config.num_blocks < 1 or config.block_size < 1:
+        raise BadFile(
+            f"{path} is damaged: its pool has {config.num_blocks} blocks of {config.block_size} tokens, and both must be 1 or more."
+        )
+
+
+def other_version(path: Path, version: int) -> str:
+    """What to say of a file of another format version."""
+    mend = "use the kvproof that wrote it, or a later one" if version > FORMAT else "record it again with this release"
+    return f"{path} has format version {version}, and this kvproof reads version {FORMAT}; {mend}."
 
 
 def write_program(path: Path, program: Program) -> None:
@@ -112,6 +130,8 @@ class _Header(msgspec.Struct):
     kvproof: int
     verdict: object = None
     """Only a report has one."""
+    case: object = None
+    """Only a failure of kernels has one."""
 
 
 def portable(name: str) -> str:

@@ -94,10 +94,27 @@ def read(tmp_path, content):
 WHOLE = json.loads(msgspec.json.encode(ONE))
 
 
-@pytest.mark.parametrize("version", [0, 2, 99])
-def test_another_format_version_is_refused_and_both_are_named(tmp_path, version):
+@pytest.mark.parametrize(
+    ("version", "mend"),
+    [
+        (0, "record it again with this release"),
+        (2, "use the kvproof that wrote it, or a later one"),
+        (99, "use the kvproof that wrote it, or a later one"),
+    ],
+)
+def test_another_format_version_is_refused_and_both_are_named(tmp_path, version, mend):
     told = read(tmp_path, {**WHOLE, "kvproof": version})
-    assert told == f"has format version {version}, and this kvproof reads version 1; record the program again with this release."
+    assert told == f"has format version {version}, and this kvproof reads version 1; {mend}."
+
+
+def test_a_failure_of_kernels_is_told_apart(tmp_path):
+    failure = {"kvproof": 1, "target": "kernels", "law": "in-bounds", "case": "Case('attend')", "reason": "It is so."}
+    assert read(tmp_path, failure).startswith("holds a case of kernels, not a program of a cache; judge it with `kvproof replay ")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n"])
+def test_an_empty_file_is_told_so(tmp_path, content):
+    assert read(tmp_path, content).startswith("is empty, so it is no program")
 
 
 def test_the_version_is_looked_at_before_anything_else(tmp_path):
@@ -105,7 +122,7 @@ def test_the_version_is_looked_at_before_anything_else(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"not json", b"[]", b'{"kvproof": "1"}', b"{}", b'{"kvproof": null}', b"\xff\xfe", b'{"kvproof": 1', b'"kvproof"']
+    "content", [b"not json", b"[]", b'{"kvproof": "1"}', b"{}", b'{"kvproof": null}', b"\xff\xfe", b'{"kvproof": 1', b'"kvproof"']
 )
 def test_what_is_no_program_is_told_so(tmp_path, content):
     told = read(tmp_path, content)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Final, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -38,6 +39,26 @@ class Finding(msgspec.Struct, frozen=True):
     steps: int
 
 
+class OfLaw(Protocol):
+    """What belongs to one law."""
+
+    @property
+    def law(self) -> str:
+        """Its name; empty for a fault of the target."""
+        ...
+
+
+AnyOfLaw = TypeVar("AnyOfLaw", bound=OfLaw)
+
+
+def by_law(found: Iterable[AnyOfLaw]) -> dict[str, list[AnyOfLaw]]:
+    """Law -> what belongs to it, in the order in which it comes. A campaign keeps many programs for one law, and a reader wants one of them first."""
+    grouped: dict[str, list[AnyOfLaw]] = {}
+    for one in found:
+        grouped.setdefault(one.law, []).append(one)
+    return grouped
+
+
 class Report(msgspec.Struct, frozen=True):
     """The answer of a check, and what `--json` writes."""
 
@@ -46,6 +67,7 @@ class Report(msgspec.Struct, frozen=True):
     verdict: Literal["held", "broken", "error"]
     laws: dict[str, LawVerdict]
     violations: list[Finding]
+    """A campaign has several of one law, the shortest first."""
     programs: int
     operations: int
     seconds: float

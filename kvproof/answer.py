@@ -22,7 +22,7 @@ from kvproof.fuzz.reports.picture.sources import film_report
 from kvproof.fuzz.reports.sarif import sarif
 from kvproof.fuzz.reports.source import case_source, pytest_source
 from kvproof.fuzz.reports.steps import replay
-from kvproof.fuzz.verdicts import AT_FAULT, HELD, Finding, Report
+from kvproof.fuzz.verdicts import AT_FAULT, HELD, Finding, Report, by_law
 from kvproof.fuzz.waivers import DEFAULT_FILE, Waiver, read_waivers, stale_waivers, waivers_for
 
 Written = TypeVar("Written")
@@ -76,7 +76,7 @@ class Answer:
             else:
                 self._written(json_file, "--json", lambda: write_whole(json_file, text))
         if junit_file is not None:
-            sources = {exhibit.law: exhibit.source for exhibit in self.exhibits}
+            sources = {law: exhibits[0].source for law, exhibits in by_law(self.exhibits).items()}
             suite = junit(self.report, sources, self.waivers, self.stale)
             self._written(junit_file, "--junit", lambda: write_whole(junit_file, suite))
         if sarif_file is not None:

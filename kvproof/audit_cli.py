@@ -18,7 +18,8 @@ import click
 import msgspec
 from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 
-from kvproof.console import Output, bar
+from kvproof.console import Output, Unusable, all_written, bar, wrote
+from kvproof.files import keep_input
 from kvproof.fuzz.programs import write_whole, writing
 from kvproof.fuzz.verdicts import BROKEN, HELD
 from kvproof.open_cli import picture_file, write_page
@@ -53,6 +54,7 @@ def audit(
     from kvproof.fuzz.reports.audited import audit_junit, show_audit
     from kvproof.fuzz.reports.figured import figures_line
 
+    keep_input(file, json_file, junit_file, html_file)
     to_stdout = json_file == Path("-")
     console = Output(stderr=to_stdout)
     with _bar(file) as on_progress:
@@ -60,14 +62,17 @@ def audit(
     show_audit(console, report)
     if report.figures is not None:
         figures_line(console, report.figures)
-    if json_file is not None:
-        _write_json(json_file, report)
-    if junit_file is not None:
-        with writing(junit_file, "--junit"):
-            write_whole(junit_file, audit_junit(report))
-    if html_file is not None:
-        write_page(html_file, picture_file(file, None))
-    return report.exit_status
+    return all_written(
+        report.exit_status,
+        json_file is None or wrote(lambda: _write_json(json_file, report)),
+        junit_file is None or wrote(lambda: _write_junit(junit_file, audit_junit(report))),
+        html_file is None or wrote(lambda: write_page(html_file, picture_file(file, None))),
+    )
+
+
+def _write_junit(place: Path, suite: bytes) -> None:
+    with writing(place, "--junit"):
+        write_whole(place, suite)
 
 
 def _audited(file: Path, kind: str, on_progress: Callable[[int, int], None], *, tolerant: bool, first: bool) -> AuditReport:
@@ -91,12 +96,14 @@ def stats(file: Path, bytes_per_token: int | None, plot: Path | None, json_file:
     from kvproof.fuzz.reports.figured import plot_figures, show_figures
     from kvproof.fuzz.reports.terminal import say
 
+    keep_input(file, json_file, plot)
     to_stdout = json_file == Path("-")
     console = Output(stderr=to_stdout)
     with _bar(file) as on_progress:
         report = auditing.audit(file, tolerant=tolerant, on_progress=on_progress)
-    assert report.figures is not None
-    show_figures(console, report.figures, bytes_per_token=bytes_per_token)
+    figures = report.figures
+    assert figures is not None
+    show_figures(console, figures, bytes_per_token=bytes_per_token)
     for told in [*report.troubles, *report.notes]:
         say(console, told, "yellow")
     for breach in report.violations:
@@ -105,11 +112,11 @@ def stats(file: Path, bytes_per_token: int | None, plot: Path | None, json_file:
             f"{breach.law} breaks at operation {breach.operation}; `kvproof audit {file}` tells why.",
             "bold red",
         )
-    if plot is not None:
-        plot_figures(plot, report.figures, f"{report.target}, {report.trace}")
-    if json_file is not None:
-        _write_json(json_file, report.figures)
-    return report.exit_status
+    return all_written(
+        report.exit_status,
+        plot is None or wrote(lambda: plot_figures(plot, figures, f"{report.target}, {report.trace}")),
+        json_file is None or wrote(lambda: _write_json(json_file, figures)),
+    )
 
 
 @click.command()
@@ -123,6 +130,7 @@ def export(file: Path, kind: Literal["perfetto", "itf"], output: Path | None, fi
     from kvproof.fuzz.traces.export import export_itf, export_perfetto
 
     place = output or file.with_name(f"{file.name.split('.')[0]}.{kind}.json")
+    keep_input(file, place)
     write = export_perfetto if kind == "perfetto" else export_itf
     written = write(file, place, first=first, count=count)
     click.echo(f"Wrote {written:,} operations to {place}.")
@@ -137,12 +145,16 @@ def record(file: Path, target: str | None, output: Path | None) -> int:
     """Run the program in FILE, and write what was seen of the cache as a trace. TARGET is the one named in the file, if it is not given."""
     from kvproof.fuzz.programs import portable, read_program
     from kvproof.fuzz.traces.program import write_run
+    from kvproof.fuzz.traces.read import is_trace
     from kvproof.impl.checker import AdapterFault
     from kvproof.targets import find_target
 
+    if is_trace(file):
+        raise Unusable(f"{file} is a trace already; judge it with `kvproof audit {file}`.")
     program = read_program(file)
     name = program.target if target is None else portable(target)
     place = output or file.with_name(f"{file.name.removesuffix('.json')}.jsonl")
+    keep_input(file, place)
     adapter = find_target(name)
     with writing(place, "--output"):
         result = write_run(msgspec.structs.replace(program, target=name), adapter, place)

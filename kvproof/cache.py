@@ -214,7 +214,9 @@ def _not_applicable(law: str, report: Report) -> str:
 
 
 def _broken(config: pytest.Config, asked: Asked, finding: Finding) -> str:
-    lines = [f"{finding.law} is broken: {BY_NAME[finding.law].sentence}", "", f"{finding.reason}.", "", *_shown(asked, finding)]
+    from kvproof.fuzz.reports import wording
+
+    lines = [f"{finding.law} is broken: {BY_NAME[finding.law].sentence}", "", wording.sentence(finding.reason), "", *_shown(asked, finding)]
     try:
         path = keep(config.rootpath / FAILURES, finding, asked.name)
     except OSError as error:

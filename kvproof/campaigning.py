@@ -153,7 +153,9 @@ def _crew(asked: Asked, campaign: str, *, kernels: bool) -> Crew:
 def conduct(
     asked: Asked, identity: Identity, store: Store, capabilities: Capabilities | None, waived: frozenset[str]
 ) -> tuple[Conductor, float]:
-    """Run the campaign; how long it took, in seconds, comes with it. An interruption ends it as the end of its time would."""
+    """Run the campaign; how long it took, in seconds, comes with it. An interruption ends it as the end of its time would, or raises
+    KeyboardInterrupt where nothing was tried yet.
+    """
     from kvproof.fuzz.campaigns.conductor import Conductor, Plan
 
     stop = asked.mode == "gate" if asked.stop_at_first is None else asked.stop_at_first
@@ -172,15 +174,20 @@ def conduct(
     crew = _crew(asked, store.campaign, kernels=capabilities is None)
     try:
         conductor = Conductor(plan, crew, store)
-        with (
-            _shown(0 if capabilities is None else len(list(possible(capabilities)))) as on_progress,
-            contextlib.suppress(KeyboardInterrupt),
-            stopped_by_signals(interrupt),
-        ):
-            conductor.run(on_progress)
+        _run(conductor, 0 if capabilities is None else len(list(possible(capabilities))))
     finally:
         crew.close()
     return conductor, time.monotonic() - begun
+
+
+def _run(conductor: Conductor, situations: int) -> None:
+    """Run it and show how far it is. An interruption ends it, and is passed on where nothing was tried: the report would be that of a cache that holds."""
+    try:
+        with _shown(situations) as on_progress, stopped_by_signals(interrupt):
+            conductor.run(on_progress)
+    except KeyboardInterrupt:
+        if not conductor.totals.programs and not conductor.broken():
+            raise
 
 
 @contextlib.contextmanager

@@ -69,7 +69,8 @@ def check(
             _refuse(programs)
         asked = _asked(target, budget, programs, 1 if kernels else workers, seed)
         terminal.say(Output(stderr=to_stdout), asked, "bold")
-        with _progress(target, "case" if kernels else "program") as on_progress:
+        unit = "case" if kernels else "program"
+        with _progress(target, unit) as on_progress:
             if kernels:
                 report = kernels_check.check(
                     adapter,
@@ -92,6 +93,8 @@ def check(
                     waived=frozenset(waivers),
                     on_progress=on_progress,
                 )
+    if report.verdict == "held" and not report.programs:
+        raise Unusable(f"No {unit} ended within {budget:g} s, so nothing is known of {target}; give a larger --budget.")
     answer = Answer(report, adapter, waivers, failures, "--failures", op_seconds)
     answer.show(Output(stderr=to_stdout))
     answer.write(json_file, junit_file, sarif_file)

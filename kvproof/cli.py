@@ -24,6 +24,7 @@ Nothing here decides anything: verdicts come from `fuzz`, texts from `fuzz.repor
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import sys
 import traceback
@@ -37,7 +38,7 @@ import msgspec
 from kvproof import schemas
 from kvproof.audit_cli import audit, export, record, stats
 from kvproof.check_cli import check
-from kvproof.console import Output, Unusable, complain, drop_stdout
+from kvproof.console import Output, Unusable, complain, drop_stdout, give_streams
 from kvproof.engines import engines, fetch
 from kvproof.exhaust_cli import exhaust
 from kvproof.fuzz.campaigns.faults import BadCluster, BadStore, HarnessBroken
@@ -71,9 +72,13 @@ REQUEST_ERRORS: Final = (
 )
 """Errors whose text is all that a user needs to see."""
 
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What the system says where stdout is a file that cannot take more. Files that a command was asked for are told by their names before."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status. An error is one sentence on stderr."""
+    give_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -91,11 +96,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain("The run was interrupted before it could decide anything.")
     except BrokenPipeError:
         drop_stdout()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            return _failed()
+        drop_stdout()
+        complain(f"What was to be printed cannot be written ({error.strerror}); make room, or send it elsewhere.")
     except Exception:  # noqa: BLE001 -- status 1 would say that a law is broken
-        traceback.print_exc()
-        complain("kvproof itself failed; please report this with the lines above.")
+        return _failed()
     else:
         return status if isinstance(status, int) else HELD
+    return AT_FAULT
+
+
+def _failed() -> int:
+    """Where nothing else is known of an exception, it is a bug of ours."""
+    traceback.print_exc()
+    complain("kvproof itself failed; please report this with the lines above.")
     return AT_FAULT
 
 

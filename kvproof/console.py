@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 import click
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, ProgressColumn, TextColumn
 
 from kvproof.fuzz.programs import BadFile
+from kvproof.fuzz.verdicts import AT_FAULT, HELD
 
 LOG_COLUMNS: Final = 100
 """Width of output that goes to a file or a log and not to a terminal."""
@@ -37,6 +39,11 @@ def wrote(write: Callable[[], object]) -> bool:
     return True
 
 
+def all_written(verdict: int, *written: bool) -> int:
+    """The exit status of a command whose `verdict` is a status too: a broken law outweighs a file that could not be written."""
+    return verdict or (HELD if all(written) else AT_FAULT)
+
+
 class Output(Console):
     """A console that prints plain text, as wide as the terminal or as a log, and ends quietly where nobody reads any more."""
 
@@ -49,6 +56,13 @@ class Output(Console):
         """Go on without output: the exit status still tells the verdict."""
         self.quiet = True
         drop_stdout()
+
+
+def give_streams() -> None:
+    """Streams that go nowhere for those that were closed before the command began, as `>&-` does."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 -- open as long as the process lives
 
 
 def drop_stdout() -> None:

@@ -6,13 +6,16 @@ kvproof engines                         what can be judged, and what has been fe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 from rich.table import Table
 
 from kvproof.console import Output
+from kvproof.fuzz.reports.terminal import NARROW_COLUMNS, say
 from kvproof.fuzz.verdicts import HELD
 from kvproof.impl.foreign.registry import ENGINES, described, engine_adapter, find_release
-from kvproof.impl.foreign.releases import BadRelease, Release, installed, is_known, no_engine
+from kvproof.impl.foreign.releases import BadRelease, Engine, Release, in_order, installed, is_known, no_engine
 from kvproof.impl.foreign.store import MANIFEST, Say, cache_folder, provide, read_manifest
 
 MEBIBYTE = 2**20
@@ -83,16 +86,28 @@ def _asked(name: str) -> Release:
 @click.command()
 def engines() -> int:
     """List the engines that can be judged, how, and which releases have been fetched."""
+    console = Output()
+    rows = [row for engine in ENGINES.values() for row in _rows(engine)]
+    if console.width < NARROW_COLUMNS:
+        for target, words, releases, here in rows:
+            say(console, f"- {target}: {words}" + (f"; releases {releases}" if releases else "") + (f"; here {here}" if here else ""))
+        return HELD
     table = Table("target", "what is judged", "releases", "here", box=None, pad_edge=False)
-    for engine in ENGINES.values():
-        here = [f"{version} (installed)"] if (version := installed(engine)) else []
-        here += sorted(_fetched(engine.name))
-        for number, (variant, what) in enumerate(engine.variants.items()):
-            name = engine.name if number == 0 else f"{engine.name}[{variant}]"
-            first = number == 0
-            table.add_row(name, what.words, f"{engine.oldest} to {engine.newest}" if first else "", ", ".join(here) if first else "")
-    Output().print(table)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
     return HELD
+
+
+def _rows(engine: Engine) -> Iterator[tuple[str, str, str, str]]:
+    """(target, what is judged, releases, those that are here) of each variant; what is the same for all stands beside the first."""
+    here = [f"{version} (installed)"] if (version := installed(engine)) else []
+    here += sorted(_fetched(engine.name), key=in_order)
+    for number, (variant, what) in enumerate(engine.variants.items()):
+        if number == 0:
+            yield engine.name, what.words, f"{engine.oldest} to {engine.newest}", ", ".join(here)
+        else:
+            yield f"{engine.name}[{variant}]", what.words, "", ""
 
 
 def _fetched(name: str) -> list[str]:

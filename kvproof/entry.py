@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import Final
+
+HYPOTHESIS_HOME: Final = ".kvproof/hypothesis"
+"""Where Hypothesis keeps what it knows of the target's source. What the command leaves in a directory lies in one place."""
 
 
 def main() -> int:
     """Run the command line and return its exit status."""
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", HYPOTHESIS_HOME)
     try:
         from kvproof.cli import main as run
 

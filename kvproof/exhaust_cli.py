@@ -152,11 +152,13 @@ def report(search: Search, target: str) -> list[str]:
         )
     drained = "each new state in which nobody held anything was drained" if search.leaks_show else "each new state was drained"
     lines.append(
-        f"{tried:,} operations were tried on cache and spec together, {search.merged:,} of them led to a state that was known; {drained}."
+        f"{counted(tried, 'operation')} {'was' if tried == 1 else 'were'} tried on cache and spec together, {search.merged:,} of them led to a state that was known; {drained}."
     )
     lines.append(f"New states by number of operations: {' '.join(map(str, search.per_depth()))}. {search.seconds:.1f} s, {rate}.")
     exercised = sorted((law for law in search.exercised if law in BY_NAME), key=list(BY_NAME).index)
     lines.append(f"Laws put to the test: {', '.join(exercised) or 'none'}.")
+    if search.failure is None:
+        lines.append(f"{target} broke none of them.")
     return lines
 
 

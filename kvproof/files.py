@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from kvproof.console import Unusable
-from kvproof.fuzz.programs import FORMAT, BadFile, Program, local, portable, read_program
+from kvproof.fuzz.programs import FORMAT, Program, check_pool, local, portable, read_program
 from kvproof.fuzz.reports import wording
 from kvproof.fuzz.traces.program import program_of
 from kvproof.fuzz.traces.read import is_trace
@@ -21,10 +21,7 @@ def load(file: Path, target: str | None) -> tuple[Program, type, str]:
     """The program with the target that it is to run on, its adapter and its title. Raises where the adapter cannot take such a program."""
     program, title = program_in(file)
     config = program.config
-    if config.num_blocks < 1 or config.block_size < 1:
-        raise BadFile(
-            f"{file} is damaged: its pool has {config.num_blocks} blocks of {config.block_size} tokens, and both must be 1 or more."
-        )
+    check_pool(file, config)  # that of a report too
     if target is not None:
         program = msgspec.structs.replace(program, target=portable(target))
     elif (place := program.target.rpartition(":")[0]).endswith(".py") and not Path(place).is_file():
@@ -54,6 +51,12 @@ def _target_of(program: Program, file: Path) -> type:
             f"The trace {file} calls its cache {program.target!r}, which cannot be run here ({str(error).rstrip('.')}); name the adapter to run it on, as in "
             f"`kvproof replay {file} path/to/file.py:Class`, or look at the trace as it was recorded with `kvproof open {file}`."
         ) from error
+
+
+def keep_input(file: Path, *places: Path | None) -> None:
+    """Raises Unusable where an output of a command is the file that it reads: what was recorded may not be had again."""
+    if any(place is not None and place.exists() and place.samefile(file) for place in places if file.exists()):
+        raise Unusable(f"{file} is what is read, so nothing can be written there; name another place for the output.")
 
 
 def program_in(file: Path) -> tuple[Program, str]:

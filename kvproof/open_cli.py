@@ -22,7 +22,7 @@ import msgspec
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from kvproof.console import Output, Unusable, bar, unseen
-from kvproof.files import load, report_in
+from kvproof.files import keep_input, load, report_in
 from kvproof.fuzz.programs import Program, local, portable, write_whole, writing
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.reports.picture.align import align
@@ -73,6 +73,8 @@ def open_picture(
     """Open the picture of FILE: a failure file, a program, a trace, a stream of KV events, or a report of `check --json`. With a
     TARGET, what FILE did is run again on it; a trace without one is shown as it was recorded.
     """
+    for read in (file, other or file):
+        keep_input(read, html_file)
     document = picture_file(file, target)
     if other is not None or compare_target is not None:
         document = _compared(document, picture_file(other or file, compare_target))

@@ -216,22 +216,34 @@ def _status(outcome: Outcome) -> int:
 
 
 def _show(console: Console, target: str, outcomes: list[Outcome]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for column in ("scenario", "mode", "answer"):
-        table.add_column(column, no_wrap=True)
-    for column in ("schedules", "histories", "seconds"):
-        table.add_column(column, justify="right")
-    for outcome in outcomes:
-        word = "exhausted" if outcome.kind == "held" and outcome.exhausted else WORDS[outcome.kind]
-        numbers = (str(outcome.schedules), str(outcome.histories), f"{outcome.seconds:.1f}")
-        table.add_row(outcome.scenario.name, outcome.mode, word, *numbers)
-    console.print(table)
+    rows = [_row(outcome) for outcome in outcomes]
+    if console.width < terminal.NARROW_COLUMNS:
+        for scenario, mode, word, schedules, histories, seconds in rows:
+            terminal.say(console, f"- {scenario} ({mode}): {word}; schedules {schedules}, histories {histories}, {seconds} s")
+    else:
+        console.print(_table(rows))
     for lines in _told(outcomes):
         console.print()
         for line in lines:
             console.print(line, soft_wrap=True)
     console.print()
     console.print(_summary(target, outcomes), soft_wrap=True)
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    word = "exhausted" if outcome.kind == "held" and outcome.exhausted else WORDS[outcome.kind]
+    return outcome.scenario.name, outcome.mode, word, str(outcome.schedules), str(outcome.histories), f"{outcome.seconds:.1f}"
+
+
+def _table(rows: list[tuple[str, ...]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("scenario", "mode", "answer"):
+        table.add_column(column, no_wrap=True)
+    for column in ("schedules", "histories", "seconds"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _told(outcomes: list[Outcome]) -> Iterator[list[str]]:
@@ -268,4 +280,5 @@ def _summary(target: str, outcomes: list[Outcome]) -> str:
         told = f"{target} is not safe for threads in {names}" if raced else f"{target} could not be judged in {names}"
         return f"{told}; {counted(schedules, 'schedule')} run.{seen}{no_law}"
     exhausted = sum(outcome.exhausted for outcome in outcomes)
-    return f"{target} held: some order of the calls explains each history of {counted(schedules, 'schedule')}; {counted(exhausted, 'search')} came to its end.{seen}"
+    ended = f"{counted(exhausted, 'search')} came to {'its' if exhausted == 1 else 'their'} end"
+    return f"{target} held: some order of the calls explains each history of {counted(schedules, 'schedule')}; {ended}.{seen}"

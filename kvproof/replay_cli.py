@@ -13,8 +13,8 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, TimeElapsedColumn
 
-from kvproof.console import Output, Unusable, bar, complain
-from kvproof.files import load
+from kvproof.console import Output, Unusable, all_written, bar, complain, wrote
+from kvproof.files import keep_input, load
 from kvproof.fuzz.kernel_failures import read_failure
 from kvproof.fuzz.programs import Program, local, write_program, write_whole, writing
 from kvproof.fuzz.reports import terminal, wording
@@ -38,16 +38,18 @@ def replay(file: Path, target: str | None, op_seconds: float, html_file: Path | 
     FILE is a failure file, or a report of `check --json`: then the program of its first violation is run. Where it is about kernels, its
     case is judged again.
     """
+    keep_input(file, html_file)
     failure = read_failure(file)
+    if failure is not None and html_file is not None:
+        raise Unusable(f"{file} holds a case of kernels, and pictures are of caches; leave out --html.")
     if failure is not None:
         return replay_case(Output(), file, failure, target)
     program, adapter, title = load(file, target)
     again = run_again(program, adapter, op_seconds=op_seconds)
     console = Output()
     terminal.show_program(console, again, program, title=title)
-    if html_file is not None:
-        write_page(html_file, picture_of_program(program, adapter, file.name))
-    return _tell_replay(console, program, again)
+    verdict = _tell_replay(console, program, again)
+    return all_written(verdict, html_file is None or wrote(lambda: write_page(html_file, picture_of_program(program, adapter, file.name))))
 
 
 def _tell_replay(console: Console, program: Program, again: Replay) -> int:
@@ -90,6 +92,7 @@ def shrink(
         )
     from kvproof.fuzz import shrink as shrinking
 
+    keep_input(file, output, test_file, html_file)
     program, adapter, _ = load(file, target)
     console = Output()
     known = program.violation if len(program.ops) > shrinking.LONG_OPERATIONS else None  # each run of a long program counts
@@ -114,17 +117,25 @@ def shrink(
     place = output or file.with_name(f"{stem}.shrunk.json")
     test_place = test_file or place.with_name(f"{stem.replace('.', '_')}_shrunk_test.py")
     source = pytest_source(short, adapter)
-    with writing(place, "--output"):
-        write_program(place, short)
-    with writing(test_place, "--test"):
-        write_whole(test_place, source.encode())
     again = run_again(short, adapter)
     before = wording.counted(len(program.ops), "operation")
     terminal.show_program(console, again, short, title=f"{file} had {before}; the shortest program found")
     terminal.show_source(console, source)
-    terminal.show_way_back(console, terminal.Exhibit(short, again, source, path=place))
-    terminal.say(console, f"The test is in {test_place}.")
-    console.print()
-    if html_file is not None:
-        write_page(html_file, picture_of_program(short, adapter, place.name))
-    return BROKEN if steady.flaky else _tell_replay(console, short, again)
+    written = [wrote(lambda: _keep_short(place, short)), wrote(lambda: _keep_test(test_place, source))]
+    terminal.show_way_back(console, terminal.Exhibit(short, again, source, path=place if written[0] else None))
+    if written[1]:
+        terminal.say(console, f"The test is in {test_place}.")
+    if any(written):
+        console.print()
+    written += [html_file is None or wrote(lambda: write_page(html_file, picture_of_program(short, adapter, place.name)))]
+    return all_written(BROKEN if steady.flaky else _tell_replay(console, short, again), *written)
+
+
+def _keep_short(place: Path, program: Program) -> None:
+    with writing(place, "--output"):
+        write_program(place, program)
+
+
+def _keep_test(place: Path, source: str) -> None:
+    with writing(place, "--test"):
+        write_whole(place, source.encode())

@@ -50,9 +50,9 @@ def zoo(names: tuple[str, ...], *, small: bool, seconds: float, markdown: Path |
             move(advance=1)
     _show(outcomes)
     written = markdown is None or wrote(lambda: _write_page(markdown, outcomes))
-    if any(outcome.trouble for outcome in outcomes):
+    if any(outcome.trouble and not outcome.unjudged for outcome in outcomes):
         return BROKEN
-    return HELD if written else AT_FAULT
+    return HELD if written and not any(outcome.unjudged for outcome in outcomes) else AT_FAULT
 
 
 def _write_page(markdown: Path, outcomes: Sequence[Outcome]) -> None:
@@ -61,13 +61,13 @@ def _write_page(markdown: Path, outcomes: Sequence[Outcome]) -> None:
 
 
 def _chosen(names: Sequence[str], *, small: bool) -> list[Case]:
-    known = {case.name: case for case in CASES}
-    unknown = [name for name in names if name not in known]
+    known = {case.name.lower(): case for case in CASES}
+    asked = {name.lower(): name for name in names}
+    unknown = [name for name in asked if name not in known]
     if unknown:
-        why = next((bug.why for bug in UNREACHED if bug.name == unknown[0]), "")
-        told = f"{unknown[0]} is not driven: {why}" if why else f"There is no case {unknown[0]!r}; the cases are {', '.join(known)}."
-        raise click.UsageError(told)
-    return [case for case in CASES if (not names or case.name in names) and (case.small or not small)]
+        why = next((f"{bug.name} is not driven: {bug.why}" for bug in UNREACHED if bug.name.lower() == unknown[0]), "")
+        raise click.UsageError(why or f"There is no case {asked[unknown[0]]!r}; the cases are {', '.join(case.name for case in CASES)}.")
+    return [case for name, case in known.items() if (not names or name in asked) and (case.small or not small)]
 
 
 def _show(outcomes: Sequence[Outcome]) -> None:
@@ -86,7 +86,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     how = "written program" if case.program else "random programs"
     fixed = case.fixed.rpartition("==")[2] or "none yet"
     if outcome.trouble:
-        return case.name, case.what, "FAILED", case.faulty, fixed, how, "", ""
+        return case.name, case.what, "not judged" if outcome.unjudged else "FAILED", case.faulty, fixed, how, "", ""
     return case.name, case.what, faulty.law, case.faulty, fixed, how, str(len(faulty.ops)), f"{faulty.seconds:.1f}"
 
 

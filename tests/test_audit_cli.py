@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import random
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -163,10 +164,32 @@ def test_numbers_for_an_operator(run, clean, tmp_path):
     assert figures["durations"]["extend"]["p50"] <= figures["durations"]["extend"]["most"]
 
 
+def test_numbers_where_a_table_has_no_room(run, clean, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    status, out, _ = run("stats", clean)
+    assert status == 0
+    assert re.search(r"^- hit rate: [\d.]+%, \d+ of \d+ prompt tokens were adopted$", out, re.MULTILINE)
+
+
 def test_a_plot(run, clean, tmp_path):
     pytest.importorskip("matplotlib")
     assert run("stats", clean, "--plot", "plot.svg")[0] == 0
     assert "held blocks" in (tmp_path / "plot.svg").read_text()
+
+
+def test_a_plot_of_a_kind_that_nobody_asked_for_is_one_sentence(run, clean, tmp_path):
+    status, _, err = run("stats", clean, "--plot", "plot.xyz")
+    assert (status, err) == (2, "kvproof: plot.xyz cannot be drawn; name a file that ends in .svg, .png or .pdf.\n")
+    assert not (tmp_path / "plot.xyz").exists()
+
+
+def test_a_trace_without_operations_is_no_proof(run, clean, tmp_path):
+    header = clean.read_text().partition("\n")[0]
+    (tmp_path / "idle.jsonl").write_text(f"{header}\n")
+    for command in (("audit",), ("audit", "--tolerant"), ("stats",)):
+        status, _, err = run(*command, tmp_path / "idle.jsonl")
+        assert (status, err.count("\n")) == (2, 1)
+        assert "holds no operation that can be judged" in err
 
 
 def test_a_plot_without_matplotlib_names_what_to_install(run, clean, monkeypatch):
@@ -203,6 +226,17 @@ def test_a_program_is_run_and_recorded(run, broken, tmp_path):
     assert (status, out) == (0, "Wrote 2 operations to sound.jsonl.\n")
     assert run("stats", "sound.jsonl")[0] == 0
     assert run("record", "missing.json")[0] == 2
+
+
+def test_what_is_no_program_is_not_recorded(run, clean, tmp_path):
+    status, _, err = run("record", clean)
+    assert (status, err) == (2, f"kvproof: {clean} is a trace already; judge it with `kvproof audit {clean}`.\n")
+    (tmp_path / "pool.json").write_text(
+        '{"kvproof": 1, "target": "production-sync", "config": {"num_blocks": 0, "block_size": 1}, "ops": []}'
+    )
+    status, _, err = run("record", "pool.json")
+    assert (status, err) == (2, "kvproof: pool.json is damaged: its pool has 0 blocks of 1 tokens, and both must be 1 or more.\n")
+    assert not list(tmp_path.glob("pool.jsonl"))
 
 
 def test_a_clean_trace_is_replayed_on_another_target(run, clean):

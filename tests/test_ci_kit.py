@@ -7,6 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
 from toys import Faulty, Leaky
 
@@ -15,6 +16,7 @@ from kvproof.fuzz.check import check
 from kvproof.fuzz.reports.issue import issue
 from kvproof.fuzz.reports.sarif import FAULT, sarif
 from kvproof.fuzz.verdicts import Finding
+from kvproof.models.laws import LAWS
 
 ROOT = Path(__file__).parent.parent
 FILES = [*sorted((ROOT / "examples/ci").glob("*.yml")), ROOT / "docs/ci.md"]
@@ -68,6 +70,28 @@ def test_the_title_of_an_issue_tells_laws_and_faults_apart():
     titles = [issue(found, "toys:Toy", Leaky, seed=7, programs=40).splitlines()[0] for found in ([broken], [fault], [broken, fault])]
     law = f"kvproof: toys:Toy breaks {broken.law}"
     assert titles == [law, "kvproof: toys:Toy is at fault", f"{law}; it is at fault"]
+
+
+def test_an_issue_tells_of_each_law_the_shortest_failure_and_counts_the_others():
+    found = report_on(Leaky).violations[0]
+    longer = msgspec.structs.replace(found, reason="the longer one", steps=found.steps + 1)
+    text = issue([longer, longer, found], "toys:Leaky", Leaky, seed=7, programs=40)
+    assert text.count(f"## {found.law}") == text.count("```python") == 1
+    assert "found 3 new failures" in text
+    assert "The failure files have 2 more failures of this law" in text
+    assert "the longer one" not in text.lower()
+
+
+def test_an_issue_fits_into_what_github_takes():
+    case = "Case('attend', tokens=(" + "0, " * 10_000 + "))"
+    findings = [Finding(law.name, "it is so.", case, 1) for law in LAWS]
+    title, _, body = issue(findings, "toys:Leaky", Leaky, seed=7, programs=40).partition("\n")
+    told = [law.name for law in LAWS if f"## {law.name}\n" in body]
+    assert len(title) <= 256
+    assert title.endswith(f"and {len(LAWS) - 3} more laws")
+    assert len(told) == 1
+    assert len(body) <= 65_536
+    assert all(law.name in body for law in LAWS), "what has no room is named"
 
 
 def test_a_campaign_writes_an_issue_only_for_what_is_new(tmp_path, monkeypatch):

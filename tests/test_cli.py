@@ -120,6 +120,14 @@ def failure(path="failing.json", ops=BLIND_OPS, target="caches_of_cli:Blind", la
 # -- check --------------------------------------------------------------------------------------------------------------------------------
 
 
+def test_a_check_that_tried_nothing_proves_nothing(kvproof, tmp_path):
+    status, out, err = kvproof("check", "production-sync", "--budget", "0.000001", "-n", "1", "--json", tmp_path / "r.json")
+
+    assert (status, "keeps" in out) == (2, False)
+    assert one_sentence(err).endswith("so nothing is known of production-sync; give a larger --budget.\n")
+    assert not (tmp_path / "r.json").exists()
+
+
 def test_check_of_a_cache_that_holds(kvproof, place):
     status, out, err = kvproof("check", "production-sync", *SIXTY)
 
@@ -264,7 +272,7 @@ def test_budgets(kvproof, monkeypatch, budget, seconds):
 
     def check(target, **options):
         asked.update(options)
-        return Report(1, options["name"], "held", {}, [], 0, 0, 0.0, options["seed"])
+        return Report(1, options["name"], "held", {}, [], 1, 1, 0.0, options["seed"])
 
     monkeypatch.setattr("kvproof.fuzz.check.check", check)
 
@@ -404,7 +412,7 @@ def test_failures_of_a_file_are_run_from_anywhere(kvproof, place, monkeypatch):
     out = kvproof("check", "caches_of_cli.py:Leaky", *SIXTY)[1]
     path = place / re.search(r"kvproof replay (\S+)", out)[1]
     assert read_program(path).target == f"{place.resolve()}/caches_of_cli.py:Leaky"
-    assert f"Adapter = find_target('{place.resolve()}/caches_of_cli.py:Leaky')" in out
+    assert "Adapter = find_target('caches_of_cli.py:Leaky')" in out, "a test of a repository, which others check out elsewhere"
     assert "step by step, on caches_of_cli.py:Leaky:" in out
 
     monkeypatch.chdir(place / "elsewhere")
@@ -620,3 +628,22 @@ def test_a_reader_that_goes_away(place):
 def test_the_package_can_be_run_as_a_module():
     ran = subprocess.run([sys.executable, "-m", "kvproof", "laws"], capture_output=True, text=True, check=True)
     assert "no-aliasing" in ran.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("command", ["laws", "schema", "check bug:canary --programs 20 -n 1"])
+def test_a_full_disk_behind_stdout_is_one_sentence(command):
+    ran = subprocess.run(["bash", "-c", f"{sys.executable} -m kvproof {command} >/dev/full"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr == "kvproof: What was to be printed cannot be written (No space left on device); make room, or send it elsewhere.\n"
+
+
+def test_a_stdout_that_was_closed_loses_no_verdict(place):
+    command = f"{sys.executable} -m kvproof replay {failure(target='caches_of_cli.py:Blind')} >&-"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (1, "")
+
+
+def test_the_package_loads_nothing_that_is_not_asked_for():
+    source = "import sys, kvproof; assert 'msgspec' not in sys.modules; assert kvproof.CacheAdapter.__module__ == 'kvproof.impl.adapter'"
+    subprocess.run([sys.executable, "-c", source], check=True)

@@ -22,6 +22,7 @@ def test_it_says_in_words_what_was_exhausted(capfd, tmp_path):
     out = capfd.readouterr().out
     assert "Exhausted: every such program, however long, ends in one of" in out
     assert "left out: append, evict, fork and swapout" in out
+    assert out.endswith("broke none of them.\n"), "the last line is the verdict, as elsewhere"
     assert picture.read_text().startswith("<svg")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -212,3 +213,12 @@ def test_the_example_that_replays_says_what_it_was_given_wrongly(arguments, told
     assert ran.returncode == 2
     assert told in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_what_the_command_leaves_in_a_directory_lies_in_one_place(tmp_path):
+    arguments = [sys.executable, "-m", "kvproof", "check", "production-sync", "-n", "1", "--budget", "3"]
+    environment = {name: value for name, value in os.environ.items() if name != "HYPOTHESIS_STORAGE_DIRECTORY"}
+
+    subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, check=True)
+
+    assert {path.name for path in tmp_path.iterdir()} <= {".kvproof"}

@@ -23,7 +23,7 @@ from kvproof.impl.foreign import loading, store
 from kvproof.impl.foreign.adapter import EngineAdapter
 from kvproof.impl.foreign.hook import EngineHook
 from kvproof.impl.foreign.registry import ENGINES, find_release
-from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, is_known, parse
+from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, in_order, is_known, parse
 from kvproof.impl.foreign.store import MANIFEST, Manifest
 from kvproof.impl.foreign.stubs import Stub, StubModule, StubUsed, Watch, is_stub
 from kvproof.models.laws import BY_NAME
@@ -78,6 +78,10 @@ def test_an_engine_that_is_nearly_named_is_suggested():
 )
 def test_releases_outside_those_that_are_known_are_told(version, known):
     assert is_known(Release(TOY, version)) == known
+
+
+def test_versions_are_sorted_by_their_numbers():
+    assert sorted(["0.10.0", "0.9.2", "0.4.2", "0.9.0.1", "0.33.0"], key=in_order) == ["0.4.2", "0.9.0.1", "0.9.2", "0.10.0", "0.33.0"]
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,11 @@ def fuzz(*arguments):
 def test_a_campaign_on_a_sound_cache_holds_and_goes_on_where_it_stopped(tmp_path, capsys):
     assert fuzz("production-sync", "--programs", 40, "--batch", 20, "--seed", 3) == 0
     out = capsys.readouterr().out
-    assert "The campaign has run 40 programs in 2 batches, 40 of them in this run" in out
+    assert "The campaign has run 40 programs in 2 orders, 40 of them in this run" in out
     assert "the canary was caught once" in out
     assert "situations were reached" in out
     assert fuzz("production-sync", "--programs", 60, "--batch", 20) == 0
-    assert "The campaign has run 60 programs in 3 batches, 20 of them in this run" in capsys.readouterr().out
+    assert "The campaign has run 60 programs in 3 orders, 20 of them in this run" in capsys.readouterr().out
     kept = json.loads((tmp_path / ".kvproof/campaigns/production-sync/situations.json").read_bytes())
     assert len(kept["reached"]) > 100
     assert kept["never"]

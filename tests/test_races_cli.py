@@ -47,10 +47,17 @@ def test_a_race_without_a_terminal_tells_how_far_it_has_come(capfd, monkeypatch)
     assert "1 of 1 scenario: release-twice (random): held" in capfd.readouterr().err
 
 
+def test_outcomes_where_a_table_has_no_room(capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert race("production", "--mode", "random", "--scenario", "release-twice", "--seconds", "1") == 0
+    assert "- release-twice (random): held; schedules " in capfd.readouterr().out
+
+
 def test_a_sound_cache_holds(capfd):
     assert race("production", "--mode", "random", "--scenario", "release-twice", "--random", "3", "--seconds", "2") == 0
     out = capfd.readouterr().out
     assert "production held: some order of the calls explains each history" in out
+    assert "0 searches came to their end." in out
     assert "random:0:2" in out
 
 

@@ -325,7 +325,8 @@ def test_source_makes_the_same_operations(tokens):
     [
         ("production", "from kvproof.impl.production.adapter import ProductionAdapter"),
         ("mypkg.kv:Adapter", "from mypkg.kv import Adapter"),
-        ("kv.py:Adapter", f"Adapter = find_target('{Path.cwd().resolve()}/kv.py:Adapter')"),
+        ("sub/../kv.py:Adapter", "Adapter = find_target('kv.py:Adapter')"),
+        ("/elsewhere/kv.py:Adapter", "Adapter = find_target('/elsewhere/kv.py:Adapter')"),
         ("bug:leak", "Adapter = find_target('bug:leak')"),
         ("mypkg.kv:Outer.Adapter", "from mypkg.kv import Outer"),
         ("mypkg.kv:Outer.Adapter", "    result = run(ops, Outer.Adapter, num_blocks=2, block_size=1)"),
@@ -362,6 +363,23 @@ def test_report_of_a_broken_law(width):
     assert "The reason: The reason." in text
     assert "def test_hit_same_namespace():" in text
     assert "mine breaks 1 law: hit-same-namespace." in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (1, "1 more program that breaks it is in failures/law-1.json."),
+        (5, "5 more programs that break it are in failures: law-1.json, law-2.json, law-3.json and 2 more."),
+    ],
+)
+def test_report_of_a_campaign_shows_one_program_of_each_law(more, told):
+    exhibits = [msgspec.structs.replace(exhibit(), path=Path(f"failures/law-{number}.json")) for number in range(more + 1)]
+
+    text = shown(lambda console: show_report(console, report(hit_same_namespace="broken"), exhibits, waivers={}, stale={}), terminal=False)
+
+    assert text.count("hit-same-namespace is broken") == text.count("def test_") == 1
+    assert "kvproof replay failures/law-0.json" in text
+    assert told in text
 
 
 def test_report_of_a_fault_judges_nothing():

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from kvproof.cli import main
 from kvproof.fuzz.campaigns.conductor import Conductor
+from kvproof.fuzz.programs import PoolConfig, Program, write_program
+from kvproof.models.ops import Admit, Commit, Extend, Release, Truncate
 from kvproof.signals import interrupt, stopped_by_signals
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -49,6 +55,64 @@ def test_a_campaign_that_is_asked_to_end_reports_and_goes_on_later(number, tmp_p
     with monkeypatch.context() as patched:
         patched.setattr(Conductor, "progress", asked_to_end)
         assert main(request) == 0
-    assert "in 2 batches" in capfd.readouterr().out
+    assert "in 2 orders" in capfd.readouterr().out
     assert main(request) == 0
-    assert "40 programs in 4 batches" in capfd.readouterr().out
+    assert "40 programs in 4 orders" in capfd.readouterr().out
+
+
+def test_a_campaign_that_is_asked_to_end_before_it_tried_anything_holds_nothing(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(Conductor, "run", lambda *_: interrupt())
+    assert main(["fuzz", "production-sync", "-n", "1", "--programs", "40", "--directory", str(tmp_path)]) == 2
+    out, err = capfd.readouterr()
+    assert "keeps" not in out
+    assert err.endswith("kvproof: The run was interrupted before it could decide anything.\n")
+
+
+def children(process):
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def within(seconds, is_so):
+    deadline = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return is_so()
+
+
+def runs(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are read from /proc")
+@pytest.mark.parametrize(
+    ("number", "arguments"),
+    [
+        (signal.SIGKILL, ("check", "production-sync", "-n", "2", "--budget", "600")),
+        (signal.SIGTERM, ("check", "production-sync", "-n", "2", "--budget", "600")),
+        (signal.SIGKILL, ("shrink", "failing.json", "-n", "2", "--seconds", "2")),
+    ],
+)
+def test_a_command_that_is_killed_leaves_no_process_behind(number, arguments, tmp_path):
+    ops = tuple(op for seq in range(20) for op in (Admit(seq, (seq, 1)), Extend(seq, 2), Commit(seq), Truncate(seq, 1), Release(seq)))
+    write_program(tmp_path / "failing.json", Program(1, "bug:trimmed-blocks-are-lost", PoolConfig(40, 1), ops))
+    check = subprocess.Popen(
+        [sys.executable, "-m", "kvproof", *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    workers = []
+    try:
+        assert within(60, lambda: len(children(check.pid)) == 2)
+        workers = children(check.pid)
+        check.send_signal(number)
+        check.wait(60)
+        assert within(60, lambda: not any(map(runs, workers)))
+    finally:
+        for process in (check.pid, *workers):
+            if runs(process):
+                os.kill(process, signal.SIGKILL)
+        check.wait(60)

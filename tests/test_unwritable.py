@@ -11,11 +11,13 @@ from kvproof import zoo
 from kvproof.cli import main
 from kvproof.fuzz.campaigns import apart
 from kvproof.fuzz.programs import BadFile, PoolConfig, Program, write_program
+from kvproof.fuzz.traces.program import write_run
 from kvproof.fuzz.verdicts import Finding
 from kvproof.fuzz.zoo.case import Verdict
 from kvproof.fuzz_cli import _keep_death
 from kvproof.impl.production.adapter import SynchronousAdapter
-from kvproof.models.ops import Admit, Extend
+from kvproof.models.ops import Admit, Commit, Extend, Truncate
+from kvproof.targets import find_target
 
 PLACE = "taken/out"
 """A place below a file."""
@@ -55,6 +57,9 @@ def place(tmp_path, monkeypatch):
     with kvproof.record(SynchronousAdapter(num_blocks=4, block_size=2), Path("trace.jsonl"), num_blocks=4, block_size=2) as cache:
         cache.admit(0, (1, 2))
         cache.release(0, "finish")
+    lost = Program(1, "bug:trimmed-blocks-are-lost", PoolConfig(2, 1), (Admit(0, (0, 0)), Extend(0, 2), Commit(0), Truncate(0, 1)))
+    write_program(Path("broken.json"), lost)
+    write_run(lost, find_target(lost.target), Path("broken.jsonl"))
 
 
 def complaints(capsys):
@@ -80,6 +85,8 @@ def test_what_was_exhausted_is_told_before_its_file_fails(capsys):
     [
         (("exhaust", "bug:canary", "--scope", "small", "--state", PLACE, "--failures", PLACE), "no-aliasing is broken: "),
         (("fuzz", "bug:canary", *FUZZ[2:], "--json", PLACE, "--issue", PLACE), "fuzz breaks bug:canary"),
+        (("audit", "broken.jsonl", "--json", PLACE, "--junit", PLACE), "pool-conserved is broken by operation 3"),
+        (("shrink", "broken.json", "--seconds", "1", "-n", "1", "--output", PLACE, "--test", PLACE), "the shortest program found has"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
@@ -117,3 +124,26 @@ def test_a_program_that_ends_its_process_and_cannot_be_kept_is_one_sentence(monk
     program = Program(1, "production-sync", PoolConfig(4, 2), (Admit(0, (1, 2)),), fault="it ended its process")
     with pytest.raises(BadFile, match=r"taken cannot be written \(.*\); name another place with --directory\.$"):
         _keep_death(Path("taken"), Finding("", program.fault, program, 1))
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments"),
+    [
+        ("program.json", ("replay", "--html")),
+        ("broken.json", ("shrink", "--output")),
+        ("broken.json", ("shrink", "--test")),
+        ("program.json", ("record", "--output")),
+        ("program.json", ("open", "--html")),
+        ("trace.jsonl", ("audit", "--json")),
+        ("trace.jsonl", ("audit", "--junit")),
+        ("trace.jsonl", ("audit", "--html")),
+        ("trace.jsonl", ("stats", "--plot")),
+        ("trace.jsonl", ("export", "--output")),
+    ],
+)
+def test_what_is_read_is_never_written_over(file, arguments, capsys):
+    command, option = arguments
+    before = Path(file).read_bytes()
+    assert main([command, file, option, f"./{file}"]) == 2
+    assert complaints(capsys) == [f"kvproof: {file} is what is read, so nothing can be written there; name another place for the output."]
+    assert Path(file).read_bytes() == before

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from kvproof import zoo
 from kvproof.cli import main
 from kvproof.fuzz.programs import PoolConfig
+from kvproof.fuzz.zoo import worker
 from kvproof.fuzz.zoo.case import FOUND_HERE, Case, Outcome, Verdict
+from kvproof.fuzz.zoo.cases import CASES
 from kvproof.impl.foreign import store
 from kvproof.impl.foreign.registry import ENGINES
+from kvproof.impl.foreign.releases import BadRelease
 from kvproof.models.ops import Admit, Extend
 from kvproof.zoo import page
 
@@ -38,6 +42,24 @@ def test_a_case_has_to_be_caught_and_mended(case, faulty, fixed, trouble):
     outcome = Outcome(case, faulty, fixed)
     assert outcome.trouble.startswith(trouble)
     assert bool(outcome.trouble) == bool(trouble)
+    assert outcome.unjudged == (": " in trouble and " breaks " not in trouble and "was not caught" not in trouble)
+
+
+def test_a_release_that_cannot_be_had_is_no_failure_of_the_suite(monkeypatch, capsys):
+    missing = Verdict({}, 0, 0.0, error="toy 1.0 cannot be fetched.")
+    monkeypatch.setattr(zoo, "judge_all", lambda *_, **__: iter((Outcome(CASE, missing, None),)))
+    assert main(["zoo"]) == 2
+    out = capsys.readouterr().out
+    assert "not judged" in out
+    assert "B99: toy==1.0: toy 1.0 cannot be fetched." in out
+
+
+def test_a_worker_says_what_it_cannot_have(monkeypatch):
+    def nothing(release):
+        raise BadRelease("There is none.")
+
+    monkeypatch.setattr(worker, "engine_adapter", nothing)
+    assert worker.work(worker.Task(CASES[0], "faulty", 1.0, 1)) == Verdict({}, 0, 0.0, error="There is none.")
 
 
 def test_the_page_counts_and_links():
@@ -59,6 +81,7 @@ def test_the_page_counts_and_links():
         (["check", "vllm[nope]==0.33.0"], "vllm is not driven as 'nope'; its variants are full"),
         (["zoo", "B999"], "There is no case 'B999'"),
         (["zoo", "B14"], "B14 is not driven: it lives in the scheduler"),
+        (["zoo", "b16", "b14"], "B14 is not driven: it lives in the scheduler"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_one_sentence(arguments, told, capsys):
@@ -84,3 +107,12 @@ def test_the_engines_are_listed(monkeypatch, tmp_path, capsys):
     for engine in ENGINES.values():
         assert engine.name in listed
         assert f"{engine.oldest} to {engine.newest}" in listed
+
+
+def test_the_engines_are_listed_where_a_table_has_no_room(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("KVPROOF_CACHE", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["engines"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("- ") for line in lines)
+    assert {line.removeprefix("- ").partition(":")[0] for line in lines} >= set(ENGINES)

@@ -84,7 +84,7 @@ def show_end(console: Console, progress: Progress, situations: Situations | None
     speed = f"{_rate(progress):,.0f} programs/s" if progress.programs_here else "no program in this run"
     terminal.say(
         console,
-        f"The campaign has run {wording.counted(totals.programs, 'program')} in {wording.counted(totals.batches, 'batch')}, "
+        f"The campaign has run {wording.counted(totals.programs, 'program')} in {wording.counted(totals.batches, 'order')}, "
         f"{progress.programs_here:,} of them in this run of {duration(progress.seconds)} ({speed}); the canary was caught {_times(progress.caught)}.",
     )
     for incident in progress.incidents[:MOST_INCIDENTS]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -10,13 +11,15 @@ from rich.console import Console
 from rich.table import Table
 
 from kvproof.fuzz.figures import Figures, Sample
-from kvproof.fuzz.programs import BadFile
+from kvproof.fuzz.programs import BadFile, write_whole, writing
 from kvproof.fuzz.reports import wording
-from kvproof.fuzz.reports.terminal import say
+from kvproof.fuzz.reports.terminal import NARROW_COLUMNS, say
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 
 SPARK_COLUMNS: Final = 36
+
+PLOT_SUFFIXES: Final = (".svg", ".png", ".pdf")
 
 SERIES: Final[tuple[tuple[str, Callable[[Sample], float | None]], ...]] = (
     ("held blocks", lambda sample: sample.held_blocks),
@@ -32,13 +35,18 @@ SERIES: Final[tuple[tuple[str, Callable[[Sample], float | None]], ...]] = (
 
 def show_figures(console: Console, figures: Figures, *, bytes_per_token: int | None = None) -> None:
     """The numbers, durations, and what the pool looked like over time."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    for row in _rows(figures, bytes_per_token):
-        table.add_row(*row)
-    console.print(table)
+    rows = _rows(figures, bytes_per_token)
+    if console.width < NARROW_COLUMNS:
+        for name, number, remark in rows:
+            say(console, f"- {name}: {number}" + (f", {remark}" if remark else ""))
+    else:
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
     if figures.durations:
         console.print()
         console.print(_durations(figures))
@@ -100,6 +108,8 @@ def spark(values: Sequence[float], columns: int = SPARK_COLUMNS) -> str:
 
 def plot_figures(path: Path, figures: Figures, title: str) -> None:
     """Draw the series over time into `path` (.svg, .png or .pdf). Raises BadFile where matplotlib is missing or the file cannot be written."""
+    if path.suffix not in PLOT_SUFFIXES:
+        raise BadFile(f"{path} cannot be drawn; name a file that ends in {wording.joined(PLOT_SUFFIXES, 'or')}.")
     try:
         import matplotlib as mpl
 
@@ -119,12 +129,13 @@ def plot_figures(path: Path, figures: Figures, title: str) -> None:
     axes[-1, 0].set_xlabel("operation")
     axes[0, 0].set_title(title)
     figure.tight_layout()
+    drawing = io.BytesIO()
     try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise BadFile(f"{path} cannot be written: {error}.") from error
+        figure.savefig(drawing, format=path.suffix[1:])
     finally:
         plt.close(figure)
+    with writing(path, "--plot"):
+        write_whole(path, drawing.getvalue())
 
 
 def figures_line(console: Console, figures: Figures) -> None:

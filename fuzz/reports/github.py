@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvproof.fuzz.verdicts import Report
+from kvproof.fuzz.verdicts import Report, by_law
 
 
 def github_annotations(report: Report, stale: Mapping[str, str]) -> list[str]:
     """One error for each broken law, for each stale waiver (law -> complaint), and for a target that could not be judged."""
     lines = [
-        _error(finding.law, finding.reason)
-        for finding in report.violations
-        if finding.law not in report.laws or report.laws[finding.law].verdict != "waived"
+        _error(law, findings[0].reason)
+        for law, findings in by_law(report.violations).items()
+        if law not in report.laws or report.laws[law].verdict != "waived"
     ]
     lines += [_error(law, complaint) for law, complaint in stale.items()]
     if report.verdict == "error":

@@ -8,7 +8,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from kvproof.fuzz.reports import wording
-from kvproof.fuzz.verdicts import LawVerdict, Report
+from kvproof.fuzz.verdicts import LawVerdict, Report, by_law
 from kvproof.fuzz.waivers import Waiver
 from kvproof.models.laws import BY_NAME
 
@@ -22,7 +22,7 @@ def junit(report: Report, sources: Mapping[str, str], waivers: Mapping[str, Waiv
     properties = ET.SubElement(suite, "properties")
     for name in ("seed", "programs", "operations"):
         ET.SubElement(properties, "property", name=name, value=str(getattr(report, name)))
-    reasons = {finding.law: finding.reason for finding in report.violations}
+    reasons = {law: findings[0].reason for law, findings in by_law(report.violations).items()}
     for law, verdict in report.laws.items():
         case = _case(suite, report.target, law)
         if law in stale:

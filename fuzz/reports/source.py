@@ -6,7 +6,7 @@ import ast
 import textwrap
 from typing import Final
 
-from kvproof.fuzz.programs import Program, portable
+from kvproof.fuzz.programs import Program, local, portable
 from kvproof.models.laws import BY_NAME
 from kvproof.models.ops import Op
 from kvproof.properties.paste import op_source
@@ -88,7 +88,9 @@ def _value(value: ast.expr) -> str:
 
 
 def _lookup(name: str, target: type) -> tuple[list[str], list[str], str]:
-    """(imports, lines after them, expression) that give `target`: by import where it can be imported, else by the absolute path of its file."""
+    """(imports, lines after them, expression) that give `target`: by import where it can be imported, else by the path of its file: from the
+    current directory where it lies below, so that the test runs wherever the repository is checked out.
+    """
     module, _, attribute = name.rpartition(":")
     engine = target.__module__.startswith("kvproof.impl.foreign.")
     if not module:
@@ -96,7 +98,7 @@ def _lookup(name: str, target: type) -> tuple[list[str], list[str], str]:
     names = (*attribute.split("."), *module.split("."))
     if not engine and module not in ("bug", "kernel-bug") and not module.endswith(".py") and all(part.isidentifier() for part in names):
         return [f"from {module} import {attribute.partition('.')[0]}"], [], attribute
-    return ["from kvproof.targets import find_target"], ["", f"Adapter = find_target({portable(name)!r})"], "Adapter"
+    return ["from kvproof.targets import find_target"], ["", f"Adapter = find_target({local(portable(name))!r})"], "Adapter"
 
 
 def _identifier(words: str) -> str:

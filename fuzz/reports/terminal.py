@@ -21,12 +21,15 @@ from kvproof.fuzz.programs import Program, local
 from kvproof.fuzz.reports import wording
 from kvproof.fuzz.reports.pool import steps_table
 from kvproof.fuzz.reports.steps import Replay
-from kvproof.fuzz.verdicts import LawVerdict, Report, Verdict
+from kvproof.fuzz.verdicts import LawVerdict, Report, Verdict, by_law
 from kvproof.fuzz.waivers import Waiver
 from kvproof.models.laws import BY_NAME, Law
 
 NARROW_COLUMNS: Final = 64
 """Below this, a table of laws with its needs beside them would fold on every line."""
+
+MOST_NAMED: Final = 3
+"""How many of the further failure files of one law are named."""
 
 WORDS: Final[dict[Verdict, tuple[str, str]]] = {
     "held": ("held", "green"),
@@ -107,14 +110,8 @@ def show_report(
         for line in refusals(report):
             say(console, line)
         console.print()
-    for exhibit in exhibits:
-        waiver = waivers.get(exhibit.law)
-        if waiver is None:
-            show_case(console, exhibit) if isinstance(exhibit, CaseExhibit) else show_exhibit(console, exhibit)
-        else:
-            say(console, f"{exhibit.law} is broken and waived: {waiver.reason} ({waiver.reference})", "magenta")
-            if isinstance(exhibit, Exhibit):
-                show_way_back(console, exhibit)
+    for law, shown in by_law(exhibits).items():
+        _show_law(console, shown, waivers.get(law))
         console.print()
     if error is not None:
         _show_fault(console, error)
@@ -123,6 +120,33 @@ def show_report(
     for complaint in stale.values():
         say(console, complaint, "bold red")
     say(console, *verdict_line(report, stale=bool(stale)))
+
+
+def _show_law(console: Console, exhibits: Sequence[Exhibit | CaseExhibit], waiver: Waiver | None) -> None:
+    """A broken law by the first of its exhibits, and where the others are."""
+    first = exhibits[0]
+    if waiver is not None:
+        say(console, f"{first.law} is broken and waived: {waiver.reason} ({waiver.reference})", "magenta")
+        if isinstance(first, Exhibit):
+            show_way_back(console, first)
+    elif isinstance(first, CaseExhibit):
+        show_case(console, first)
+    else:
+        show_exhibit(console, first)
+    kept = [exhibit.path for exhibit in exhibits[1:] if exhibit.path is not None]
+    if kept:
+        program = "case" if isinstance(first, CaseExhibit) else "program"
+        verb = "breaks" if len(kept) == 1 else "break"
+        say(console, f"{wording.counted(len(kept), f'more {program}')} that {verb} it {_kept_in(kept)}.")
+
+
+def _kept_in(paths: Sequence[Path]) -> str:
+    """`is in FILE`, or `are in DIRECTORY: FILE, FILE and 3 more`; long lists are for the file manager."""
+    if len(paths) == 1:
+        return f"is in {paths[0]}"
+    names = [path.name for path in paths[:MOST_NAMED]]
+    names += [f"{len(paths) - MOST_NAMED:,} more"] if len(paths) > MOST_NAMED else []
+    return f"are in {paths[0].parent}: {wording.joined(names)}"
 
 
 # -- the table of laws ---------------------------------------------------------------------------------------------------------------------

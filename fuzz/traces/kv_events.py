@@ -166,6 +166,8 @@ def audit_events(path: Path, *, tolerant: bool = False) -> AuditReport:
             if not tolerant:
                 troubles.append("The audit ended there; add --tolerant to audit the rest.")
                 break
+    if not stream.events:
+        raise BadTrace(f"{path} holds no KV event that can be judged, so it tells nothing of any law; record a run.")
     return AuditReport(
         FORMAT,
         str(path),

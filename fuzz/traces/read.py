@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final, TypeAlias, cast, get_args
 
 import msgspec
 
-from kvproof.fuzz.programs import FORMAT
+from kvproof.fuzz.programs import FORMAT, other_version
 from kvproof.fuzz.traces.format import BadTrace, Blocks, End, Field, Free, Header, LaterLine, Line, Taken
 from kvproof.fuzz.traces.write import part_path
 from kvproof.models.observed import NOTHING, UNMOVED, Change, Moved, Observed
@@ -436,9 +436,7 @@ def _header(path: Path, line: bytes) -> Header:
     if kind.kind != "trace":
         raise BadTrace(_what_else(path) or f"{path} is no trace: line 1 has no kind that says so; record one with kvproof.record.")
     if kind.kvproof != FORMAT:
-        raise BadTrace(
-            f"{path} has format version {kind.kvproof}, and this kvproof reads version {FORMAT}; record the trace again with this release."
-        )
+        raise BadTrace(other_version(path, kind.kvproof))
     try:
         header = msgspec.json.decode(line, type=Header)
     except UNREADABLE as error:

@@ -73,6 +73,11 @@ class Outcome(msgspec.Struct, frozen=True):
         return bool(self.faulty.law)
 
     @property
+    def unjudged(self) -> bool:
+        """Whether a release could not be judged, by its own fault or because it could not be had; that says nothing of the laws."""
+        return bool(self.faulty.error if not self.caught else self.fixed and self.fixed.error)
+
+    @property
     def trouble(self) -> str:
         """Why the case failed; empty if it did what it has to."""
         if self.faulty.error and not self.caught:

@@ -16,6 +16,7 @@ from kvproof.fuzz.programs import PoolConfig
 from kvproof.fuzz.verdicts import Report
 from kvproof.fuzz.zoo.case import Case, Side, Verdict
 from kvproof.impl.foreign.registry import engine_adapter, find_release
+from kvproof.impl.foreign.releases import BadRelease
 from kvproof.models.ops import AnyOp
 from kvproof.properties.lockstep import run
 
@@ -37,7 +38,10 @@ def work(task: Task) -> Verdict:
     """Judge one side."""
     release = find_release(task.case.target(task.side))
     assert release is not None, task.case.target(task.side)
-    adapter = engine_adapter(release)
+    try:
+        adapter = engine_adapter(release)
+    except BadRelease as error:
+        return Verdict({}, 0, 0.0, error=str(error))
     if task.case.program:
         assert task.case.pool is not None
         return _run(task.case, adapter, task.case.program, task.case.pool)

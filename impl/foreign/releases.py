@@ -95,10 +95,12 @@ def no_engine(name: str, engines: Iterable[str]) -> str:
 
 def is_known(release: Release) -> bool:
     """Whether the release lies between the oldest and the newest that the adapters were tried on."""
-    oldest, version, newest = (
-        [int(number) for number in re.findall(r"\d+", text)] for text in (release.engine.oldest, release.version, release.engine.newest)
-    )
-    return oldest <= version <= newest
+    return in_order(release.engine.oldest) <= in_order(release.version) <= in_order(release.engine.newest)
+
+
+def in_order(version: str) -> list[int]:
+    """What versions are sorted by: 0.9.2 comes before 0.10.0."""
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def installed(engine: Engine) -> str | None:
