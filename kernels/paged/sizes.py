@@ -106,7 +106,7 @@ def append_tiles(target: Target, ratio: int, tokens: int, head: int, compute: to
     if compute == torch.float32:
         return _float_tiles(target, found.rows, quantised=quantised)
     if found.rows * padded(head) > 8 << 10:
-        return dataclasses.replace(found, tile=16, stages=FLAT if target.backend == "cuda" else 2)
+        return dataclasses.replace(found, tile=16, stages=FLAT if target.backend == "cuda" else 1 if quantised else 2)
     if target.backend == "hip" and (quantised or found.rows > 32):
         return dataclasses.replace(found, tile=32, stages=2)
     return found
