@@ -13,7 +13,7 @@ import dataclasses
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -113,21 +113,26 @@ def entry(name: str, times: list[float], work: float, unit: str, rates: Mapping[
     """A measurement of `work` bytes or operations in each run; `rates` by name are what the shares are of."""
     median = statistics.median(times)
     speed = work / (median / 1e3)
-    return Measurement(name, median, speed / UNITS[unit], unit, len(times), {of: speed / rate for of, rate in rates.items()})
+    shares = {of: speed / rate for of, rate in rates.items()}
+    return Measurement(name, median, speed / UNITS[unit], unit, len(times), shares, min(times), max(times), work)
 
 
-def device_rates(megabytes: int, size: int) -> tuple[Rates, list[Measurement]]:
-    """What the device does with `megabytes` MiB of memory, many times its caches, and with bfloat16 matrices of `size` rows and columns."""
-    peak = Rates(peak=peak_bandwidth()).of("peak")
+def device_rates(megabytes: int, size: int) -> Iterator[tuple[Rates, Measurement]]:
+    """What the device does with `megabytes` MiB of memory, many times its caches, and with bfloat16 matrices of `size` rows and columns: each
+    measurement as it is known, and the rates so far.
+    """
+    rates = Rates(peak=peak_bandwidth())
     source = torch.ones(megabytes << 18, dtype=torch.float32, device=DEVICE)
     target, stored = torch.empty_like(source), 4.0 * source.numel()
-    copied = entry(f"copy of {megabytes} MiB", milliseconds(lambda: target.copy_(source)), 2 * stored, "GB/s", peak)
-    summed = entry(f"sum of {megabytes} MiB", milliseconds(source.sum), stored, "GB/s", peak)
+    copied = entry(f"copy of {megabytes} MiB", milliseconds(lambda: target.copy_(source)), 2 * stored, "GB/s", rates.of("peak"))
+    rates = dataclasses.replace(rates, copy=copied.value * UNITS["GB/s"])
+    yield rates, copied
+    summed = entry(f"sum of {megabytes} MiB", milliseconds(source.sum), stored, "GB/s", rates.of("peak"))
+    rates = dataclasses.replace(rates, sum=summed.value * UNITS["GB/s"])
+    yield rates, summed
     left, right = (torch.randn(size, size, device=DEVICE).to(torch.bfloat16) for _ in range(2))
     product = entry(f"product of {size} x {size} bfloat16", milliseconds(lambda: left @ right), 2.0 * size**3, "TFLOP/s", {})
-    found = [copied, summed, product]
-    speeds = [one.value * UNITS[one.unit] for one in found]
-    return Rates(copy=speeds[0], sum=speeds[1], product=speeds[2], **peak), found
+    yield dataclasses.replace(rates, product=product.value * UNITS["TFLOP/s"]), product
 
 
 def peak_bandwidth() -> float:
@@ -193,7 +198,7 @@ def decode(load: Load, rates: Rates, kernels: PagedTriton, name: str = "", made:
     return entry(title, times, work, "GB/s", rates.of(*READS))
 
 
-def decode_torch(load: Load, rates: Rates) -> list[Measurement]:
+def decode_torch(load: Load, rates: Rates) -> Iterator[Measurement]:
     """The same with torch's attention on tensors that are contiguous already; gathering them is not counted."""
     query, key, value = (
         torch.randn(load.seqs, heads, tokens, load.head, device=DEVICE, dtype=torch.bfloat16)
@@ -201,27 +206,32 @@ def decode_torch(load: Load, rates: Rates) -> list[Measurement]:
     )
     attention = torch.nn.functional.scaled_dot_product_attention
     work = 2.0 * load.seqs * load.tokens * load.kv_heads * load.head * 2
-    return [
-        entry(f"torch's attention ({name}), contiguous, {load.seqs} x {load.tokens}", times, work, "GB/s", rates.of(*READS))
-        for name, times in by_backend(lambda: attention(query, key, value, enable_gqa=load.ratio > 1), graph=True).items()
-    ]
+    for name, times in by_backend(lambda: attention(query, key, value, enable_gqa=load.ratio > 1), graph=True):
+        yield entry(f"torch's attention ({name}), contiguous, {load.seqs} x {load.tokens}", times, work, "GB/s", rates.of(*READS))
 
 
 FUSED = {"flash": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
 """Implementations of torch's attention in one kernel. Which of them take a load depends on the device and the release of torch."""
 
 
-def by_backend(run: Callable[[], object], *, graph: bool = False) -> dict[str, list[float]]:
-    """Times of torch's attention by each fused implementation that takes the call; by single products ("math") where none does."""
-    found: dict[str, list[float]] = {}
+def by_backend(run: Callable[[], object], *, graph: bool = False) -> Iterator[tuple[str, list[float]]]:
+    """Times of torch's attention by each fused implementation that takes the call; by single products ("math") where none does. Each comes before the
+    next is tried, which may take the process with it.
+    """
+    refused = 0
     for name, backend in FUSED.items():
+        times: list[float] = []
         with sdpa_kernel(backend), warnings.catch_warnings(), contextlib.suppress(RuntimeError):
             warnings.simplefilter("ignore")  # one for each reason of a refusal
-            found[name] = milliseconds(run, graph=graph)
-    if not found:
+            times = milliseconds(run, graph=graph)
+        if times:
+            yield name, times
+        else:
+            refused += 1
+    if refused == len(FUSED):
         with sdpa_kernel(SDPBackend.MATH):
-            found["math"] = milliseconds(run, graph=graph)
-    return found
+            times = milliseconds(run, graph=graph)
+        yield "math", times
 
 
 def decode_latent(load: Load, heads: int, rates: Rates, kernels: PagedTriton, new: int = 0) -> list[Measurement]:
@@ -298,17 +308,17 @@ def decode_low_bits(load: Load, rates: Rates) -> Measurement:
     return entry(title, times, stored + recent, "GB/s", rates.of(*READS))
 
 
-def prefill_torch(load: Load, rates: Rates) -> list[Measurement]:
+def prefill_torch(load: Load, rates: Rates) -> Iterator[Measurement]:
     """The same with torch's attention on contiguous tensors."""
     query, key, value = (
         torch.randn(load.seqs, heads, load.tokens, load.head, device=DEVICE, dtype=torch.bfloat16)
         for heads in (load.kv_heads * load.ratio, load.kv_heads, load.kv_heads)
     )
     attention = torch.nn.functional.scaled_dot_product_attention
-    return [
-        entry(f"torch's attention ({name}), causal, {load.seqs} x {load.tokens}", times, _causal(load), "TFLOP/s", rates.of("product"))
-        for name, times in by_backend(lambda: attention(query, key, value, is_causal=True, enable_gqa=load.ratio > 1)).items()
-    ]
+    for name, times in by_backend(lambda: attention(query, key, value, is_causal=True, enable_gqa=load.ratio > 1)):
+        yield entry(
+            f"torch's attention ({name}), causal, {load.seqs} x {load.tokens}", times, _causal(load), "TFLOP/s", rates.of("product")
+        )
 
 
 def _causal(load: Load) -> float:

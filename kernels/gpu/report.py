@@ -24,7 +24,9 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """`value` in `unit`, the median of `runs`; `shares` of what the device does, by the names of `NOTE`, as far as they are known."""
+    """`value` in `unit`, the median of `runs`; `shares` of what the device does, by the names of `NOTE`, as far as they are known. `fastest` and
+    `slowest` in milliseconds; `work`: bytes or operations of one run.
+    """
 
     name: str
     milliseconds: float
@@ -32,6 +34,9 @@ class Measurement:
     unit: str
     runs: int
     shares: dict[str, float] = dataclasses.field(default_factory=dict)
+    fastest: float = 0.0
+    slowest: float = 0.0
+    work: float = 0.0
 
     @property
     def shares_text(self) -> str:
@@ -178,8 +183,8 @@ class Report:
             "",
             NOTE,
             "",
-            "| what | ms | rate | shares | runs |",
-            "|---|--:|--:|---|--:|",
+            "| what | ms | fastest, slowest | work | rate | shares | runs |",
+            "|---|--:|--:|--:|--:|---|--:|",
             *(_row(entry) for entry in self.measurements),
         ]
         if self.problems:
@@ -188,7 +193,9 @@ class Report:
 
 
 def _row(entry: Measurement) -> str:
-    return f"| {entry.name} | {entry.milliseconds:.3f} | {entry.value:.1f} {entry.unit} | {entry.shares_text} | {entry.runs} |"
+    work = f"{entry.work / 1e9:.1f} {'GB' if entry.unit == 'GB/s' else 'GFLOP'}"
+    times = f"{entry.milliseconds:.3f} | {entry.fastest:.3f}, {entry.slowest:.3f}"
+    return f"| {entry.name} | {times} | {work} | {entry.value:.1f} {entry.unit} | {entry.shares_text} | {entry.runs} |"
 
 
 def _cell(text: str) -> str:

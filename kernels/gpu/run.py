@@ -15,7 +15,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -226,15 +226,14 @@ def _speed(rig: Rig, report: Report) -> Iterator[tuple[str, Callable[[], None]]]
     kernels = PagedTriton()
 
     def device() -> None:
-        rates, found = measure.device_rates(rig.copy_megabytes, rig.matrix_size)
-        report.rates = dataclasses.asdict(rates)
-        for entry in found:
+        for rates, entry in measure.device_rates(rig.copy_megabytes, rig.matrix_size):
+            report.rates = dataclasses.asdict(rates)
             report.measure(entry)
 
-    def adding(make: Callable[[measure.Rates], Measurement | list[Measurement]]) -> Callable[[], None]:
+    def adding(make: Callable[[measure.Rates], Measurement | Iterable[Measurement]]) -> Callable[[], None]:
         def run() -> None:
             found = make(measure.Rates(**report.rates))
-            for entry in found if isinstance(found, list) else [found]:
+            for entry in [found] if isinstance(found, Measurement) else found:
                 report.measure(entry)
                 print(
                     f"          {entry.name}: {entry.milliseconds:.3f} ms, {entry.value:.0f} {entry.unit}, {entry.shares_text}",

@@ -16,10 +16,11 @@ from kvproof.kernels.gpu.report import Measurement, Report
 from kvproof.kernels.paged.adapter import PagedTriton
 from kvproof.kernels.paged.sizes import Tiles
 
-DECODES = list(itertools.product((64, 128, 32), (4, 8), (5, 7, 3), (1024, 2048, 512)))
-"""Tile, warps, stages, tokens of a split. An even number of stages makes the pipeline of the odd one below it (`sizes.DEEP`)."""
+DECODES = list(itertools.product((64, 128, 32), (4, 8), (5, 7), (1024, 2048, 512)))
+"""Tile, warps, stages, tokens of a split. An even number of stages makes the pipeline of the odd one below it, and three fetch nothing ahead
+(`sizes.DEEP`)."""
 
-PREFILLS = [(rows, tile, warps, stages) for warps, stages, rows, tile in itertools.product((8, 4), (5, 7, 3), (128, 64), (64, 128, 32))]
+PREFILLS = [(rows, tile, warps, stages) for warps, stages, rows, tile in itertools.product((8, 4), (5, 7), (128, 64), (64, 128, 32))]
 """Rows, tile, warps, stages."""
 
 
@@ -37,8 +38,9 @@ def tune(report: Report, seconds: float) -> None:
     """Decode by tile, warps, stages and split; prefill by rows, tile, warps and stages; what is likeliest to win first, turn about, until the time is
     up. What does not compile or fit is skipped with its reason; what loses the device is raised.
     """
-    rates, found = measure.device_rates(4096, 8192)
-    for entry in found:
+    rates = measure.Rates()
+    for known, entry in measure.device_rates(4096, 8192):
+        rates = known
         report.measure(entry)
     load, whole = measure.Load(), measure.Load(seqs=4, tokens=4096)
     made, filled = measure.batch(load), measure.batch(whole)

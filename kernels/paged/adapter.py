@@ -134,6 +134,8 @@ class PagedTriton(PagedKernels):
             "SINKS": sinks is not None,
             "CAPPED": soft_cap is not None,
         }
+        if scale < 0:  # the kernels look for the largest product, which is then the largest score
+            query, scale = -query, -scale
         sinks, soft_cap = query if sinks is None else sinks, soft_cap or 1.0
         if query_lens is None:
             self._decode(pool, query, block_tables, seq_lens, sinks, out, scale, soft_cap, options, max_tokens)

@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 
 from kvproof.kernels.paged.merge import merged
-from kvproof.kernels.paged.tiles import places, rows, scores, step, token_scales, widened
+from kvproof.kernels.paged.tiles import rows
+from kvproof.kernels.paged.walk import attended
 
 
 @triton.jit
@@ -46,30 +47,12 @@ def append_kernel(
     position = earliest + token
     row = (tl.load(query_starts + seq) + token).to(tl.int64)
     q = rows(query, row * query_stride + head * query_head_stride, active, HEAD, PADDED)
-    if SCALES == "pool":
-        scale *= tl.load(key_scale)
-    lane = tl.arange(0, TILE)
-    one = tl.full([TILE], 1.0, tl.float32)
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, PADDED], tl.float32)
-    for begin in tl.range(start, stop, TILE, num_stages=STAGES):
-        at = begin + lane
-        inside = (at >= low) & (at < stop)
-        block, offset = places(tables + seq * table_stride, at, inside, BLOCK)
-        k = rows(key, block * key_block_stride + offset * key_slot_stride + kv_head * key_head_stride, inside, HEAD, PADDED)
-        v = rows(value, block * value_block_stride + offset * value_slot_stride + kv_head * value_head_stride, inside, HEAD, PADDED)
-        k_scale, v_scale = one, one
-        if SCALES == "token":
-            k_scale, v_scale = token_scales(key_scale, value_scale, block, offset, kv_head, kv_heads, inside, BLOCK)
-        score = scores(q, widened(k, q.dtype), k_scale, scale, soft_cap, SCALES == "token", CAPPED)
-        seen = (at[None, :] <= position[:, None]) & inside[None, :]
-        if WINDOW > 0:
-            seen &= at[None, :] > position[:, None] - WINDOW
-        score = tl.where(seen, score, float("-inf"))
-        top, total, acc = step(score, widened(v, q.dtype), v_scale, top, total, acc, SCALES == "token")
-    if SCALES == "pool":
-        acc *= tl.load(value_scale)
+    whole = tl.maximum(tl.minimum(earliest + 1, stop) // TILE * TILE, start)
+    top, total, acc = attended(
+        q, position, kv_head, kv_heads, tables + seq * table_stride, key, value, key_scale, value_scale, scale, soft_cap,
+        key_block_stride, key_slot_stride, key_head_stride, value_block_stride, value_slot_stride, value_head_stride,
+        start, whole, stop, low, stop, ROWS, BLOCK, HEAD, PADDED, TILE, WINDOW, SCALES, CAPPED, STAGES,
+    )  # fmt: skip
     element = tl.arange(0, PADDED)
     part = ((seq * TOKENS + token) * (kv_heads * RATIO) + head) * tl.num_programs(1) + split
     tl.store(partial + part[:, None] * HEAD + element[None, :], acc, mask=active[:, None] & (element < HEAD)[None, :])

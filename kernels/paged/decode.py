@@ -14,7 +14,8 @@ itself. Splits begin at multiples of TILE counted from the sequence's own first 
 import triton
 import triton.language as tl
 
-from kvproof.kernels.paged.tiles import LOG2E, finished, places, rows, scores, step, token_scales, widened
+from kvproof.kernels.paged.tiles import LOG2E, finished, rows
+from kvproof.kernels.paged.walk import attended
 
 
 @triton.jit
@@ -42,27 +43,11 @@ def decode_kernel(
     head = kv_head * RATIO + group
     query_row = query + seq * query_stride
     q = rows(query_row, head * query_head_stride, group < RATIO, HEAD, PADDED)
-    if SCALES == "pool":
-        scale *= tl.load(key_scale)
-    lane = tl.arange(0, TILE)
-    one = tl.full([TILE], 1.0, tl.float32)
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, PADDED], tl.float32)
-    for begin in tl.range(start, stop, TILE, num_stages=STAGES):
-        at = begin + lane
-        seen = (at >= first) & (at < stop)
-        block, offset = places(tables + seq * table_stride, at, seen, BLOCK)
-        k = rows(key, block * key_block_stride + offset * key_slot_stride + kv_head * key_head_stride, seen, HEAD, PADDED)
-        v = rows(value, block * value_block_stride + offset * value_slot_stride + kv_head * value_head_stride, seen, HEAD, PADDED)
-        k_scale, v_scale = one, one
-        if SCALES == "token":
-            k_scale, v_scale = token_scales(key_scale, value_scale, block, offset, kv_head, kv_heads, seen, BLOCK)
-        score = scores(q, widened(k, q.dtype), k_scale, scale, soft_cap, SCALES == "token", CAPPED)
-        score = tl.where(seen[None, :], score, float("-inf"))
-        top, total, acc = step(score, widened(v, q.dtype), v_scale, top, total, acc, SCALES == "token")
-    if SCALES == "pool":
-        acc *= tl.load(value_scale)
+    top, total, acc = attended(
+        q, tl.full([ROWS], 0, tl.int32) + (length - 1), kv_head, kv_heads, tables + seq * table_stride, key, value, key_scale, value_scale,
+        scale, soft_cap, key_block_stride, key_slot_stride, key_head_stride, value_block_stride, value_slot_stride, value_head_stride,
+        start, stop // TILE * TILE, stop, first, stop, ROWS, BLOCK, HEAD, PADDED, TILE, WINDOW, SCALES, CAPPED, STAGES,
+    )  # fmt: skip
     element = tl.arange(0, PADDED)
     mask = (group < RATIO)[:, None] & (element < HEAD)[None, :]
     row = seq * (kv_heads * RATIO) + head

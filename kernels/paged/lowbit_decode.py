@@ -9,7 +9,7 @@ window splits begin at the group that its first visible token lies in; of what i
 import triton
 import triton.language as tl
 
-from kvproof.kernels.paged.tiles import rows, scores, step
+from kvproof.kernels.paged.tiles import products, rows, scores, step
 
 
 @triton.jit
@@ -60,9 +60,9 @@ def lowbit_kernel(
             base = ring_row + (at % RING) * ring_slot_stride
             k = rows(ring_key, base, seen, HEAD, PADDED)
             v = rows(ring_value, base, seen, HEAD, PADDED)
-            score = scores(q, k, one, scale, soft_cap, False, CAPPED)
+            score = scores(products(q, k, one, False), scale, soft_cap, CAPPED)
             score = tl.where(seen[None, :], score, float("-inf"))
-            top, total, acc = step(score, v, one, top, total, acc, False)
+            top, total, acc = step(score, 1.0, v, one, top, total, acc, False)
     else:
         each = tl.full([GROUP], 1.0, tl.float32)
         lane = tl.arange(0, PADDED)
@@ -87,9 +87,9 @@ def lowbit_kernel(
             v_zero = tl.load(value_zero + scales_at, mask=channels, other=0.0).to(tl.float32)
             v = tl.reshape(unpacked(tl.load(value + place, mask=mask, other=0), BITS), [GROUP, PADDED // CHANNELS, CHANNELS])
             v = tl.reshape(v * v_scale[:, :, None] + v_zero[:, :, None], [GROUP, PADDED])
-            score = scores(q, k.to(q.dtype), each, scale, soft_cap, False, CAPPED)
+            score = scores(products(q, k.to(q.dtype), each, False), scale, soft_cap, CAPPED)
             score = tl.where(seen[None, :], score, float("-inf"))
-            top, total, acc = step(score, v.to(q.dtype), each, top, total, acc, False)
+            top, total, acc = step(score, 1.0, v.to(q.dtype), each, top, total, acc, False)
     element = tl.arange(0, PADDED)
     kv_heads = tl.num_programs(0)
     part_at = (row * (kv_heads * RATIO) + head) * tl.num_programs(1) + part

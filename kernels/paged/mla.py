@@ -57,7 +57,7 @@ def latent_walk(
             score *= row_scale[None, :]
         seen = inside[None, :] & (at[None, :] <= position[:, None])
         score = tl.where(seen, score, float("-inf"))
-        top, total, acc = step(score, latent, row_scale, top, total, acc, SCALES == "token")
+        top, total, acc = step(score, 1.0, latent, row_scale, top, total, acc, SCALES == "token")
     if SCALES == "pool":
         acc *= tl.load(pool_scale)
     return top, total, acc

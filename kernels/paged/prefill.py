@@ -13,41 +13,8 @@ needs carry -1 and zero the rows behind the last query, which captured graphs pa
 import triton
 import triton.language as tl
 
-from kvproof.kernels.paged.tiles import LOG2E, finished, places, rows, scores, step, token_scales, widened
-
-
-@triton.jit
-def walk(
-    q, position, kv_head, kv_heads, table_row, key, value, key_scale, value_scale, scale, soft_cap,
-    key_block_stride, key_slot_stride, key_head_stride, value_block_stride, value_slot_stride, value_head_stride,
-    start, stop, low, length, top, total, acc,
-    BLOCK: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr,
-    SCALES: tl.constexpr, CAPPED: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """Attend to positions `start` to `stop` in tiles. Unless MASKED, every row sees every one of them. In a window nothing before `low` is read:
-    the blocks there may be others' by now, and what they hold, NaN times a weight of zero, would still be NaN.
-    """
-    lane = tl.arange(0, TILE)
-    one = tl.full([TILE], 1.0, tl.float32)
-    for begin in tl.range(start, stop, TILE, num_stages=STAGES):
-        at = begin + lane
-        inside = at < length
-        if WINDOW > 0:
-            inside &= at >= low
-        block, offset = places(table_row, at, inside, BLOCK)
-        k = rows(key, block * key_block_stride + offset * key_slot_stride + kv_head * key_head_stride, inside, HEAD, PADDED)
-        v = rows(value, block * value_block_stride + offset * value_slot_stride + kv_head * value_head_stride, inside, HEAD, PADDED)
-        k_scale, v_scale = one, one
-        if SCALES == "token":
-            k_scale, v_scale = token_scales(key_scale, value_scale, block, offset, kv_head, kv_heads, inside, BLOCK)
-        score = scores(q, widened(k, q.dtype), k_scale, scale, soft_cap, SCALES == "token", CAPPED)
-        if MASKED:
-            seen = at[None, :] <= position[:, None]
-            if WINDOW > 0:
-                seen &= at[None, :] > position[:, None] - WINDOW
-            score = tl.where(seen, score, float("-inf"))
-        top, total, acc = step(score, widened(v, q.dtype), v_scale, top, total, acc, SCALES == "token")
-    return top, total, acc
+from kvproof.kernels.paged.tiles import LOG2E, finished, rows
+from kvproof.kernels.paged.walk import attended
 
 
 @triton.jit(do_not_specialize=["query_rows"])
@@ -79,8 +46,6 @@ def prefill_kernel(
     position = length - queries + token
     row = (tl.load(query_starts + seq) + token).to(tl.int64)
     q = rows(query, row * query_stride + head * query_head_stride, active, HEAD, PADDED)
-    if SCALES == "pool":
-        scale *= tl.load(key_scale)
     earliest = length - queries + first_token
     stop = tl.minimum(earliest + TOKENS, length)
     low = 0
@@ -90,23 +55,11 @@ def prefill_kernel(
         low = tl.maximum(earliest - WINDOW + 1, 0)
         start = low // TILE * TILE
         whole = start
-    table_row = tables + seq * table_stride
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, PADDED], tl.float32)
-    if WINDOW == 0:
-        top, total, acc = walk(
-            q, position, kv_head, kv_heads, table_row, key, value, key_scale, value_scale, scale, soft_cap,
-            key_block_stride, key_slot_stride, key_head_stride, value_block_stride, value_slot_stride, value_head_stride,
-            start, whole, low, length, top, total, acc, BLOCK, HEAD, PADDED, TILE, WINDOW, SCALES, CAPPED, False, STAGES,
-        )  # fmt: skip
-    top, total, acc = walk(
-        q, position, kv_head, kv_heads, table_row, key, value, key_scale, value_scale, scale, soft_cap,
+    top, total, acc = attended(
+        q, position, kv_head, kv_heads, tables + seq * table_stride, key, value, key_scale, value_scale, scale, soft_cap,
         key_block_stride, key_slot_stride, key_head_stride, value_block_stride, value_slot_stride, value_head_stride,
-        whole, stop, low, length, top, total, acc, BLOCK, HEAD, PADDED, TILE, WINDOW, SCALES, CAPPED, True, STAGES,
+        start, whole, stop, low, length, ROWS, BLOCK, HEAD, PADDED, TILE, WINDOW, SCALES, CAPPED, STAGES,
     )  # fmt: skip
-    if SCALES == "pool":
-        acc *= tl.load(value_scale)
     sink = top
     if SINKS:
         sink = tl.load(sinks + head) * LOG2E

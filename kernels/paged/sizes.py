@@ -106,7 +106,7 @@ def append_tiles(target: Target, ratio: int, tokens: int, head: int, compute: to
     if compute == torch.float32:
         return _float_tiles(target, found.rows, quantised=quantised)
     if found.rows * padded(head) > 8 << 10:
-        return dataclasses.replace(found, tile=16, stages=FLAT if target.backend == "cuda" else 2)
+        return dataclasses.replace(found, tile=16, stages=FLAT if target.backend == "cuda" else 1 if quantised else 2)
     if target.backend == "hip" and (quantised or found.rows > 32):
         return dataclasses.replace(found, tile=32, stages=2)
     return found
@@ -114,10 +114,12 @@ def append_tiles(target: Target, ratio: int, tokens: int, head: int, compute: to
 
 def _float_tiles(target: Target, rows: int, *, quantised: bool) -> Tiles:
     """Many rows of float32, which NVIDIA's matrix units do not take: every thread has the operands of its elements in registers, so there are more
-    threads for more rows, and no second tile is on its way where quantised numbers become float32 there as well.
+    threads for more rows, and where quantised numbers become float32 there as well twice as many, and no second tile on its way.
     """
-    warps, stages = (min(16, rows // 4), FLAT) if target.backend == "cuda" else (4, 2)
-    return Tiles(rows, 16, warps, 1 if quantised else stages)
+    if target.backend != "cuda":
+        return Tiles(rows, 16, 4, 1 if quantised else 2)
+    warps = min(16, max(8, rows // (4 if quantised else 8)))
+    return Tiles(rows, 16, warps, 1 if quantised else FLAT)
 
 
 def prefill_tiles(target: Target, ratio: int, head: int, compute: torch.dtype, *, quantised: bool) -> Tiles:

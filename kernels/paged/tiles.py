@@ -1,7 +1,7 @@
 """What the attention kernels share: where the tokens of a tile lie, how their rows are read, and one step of the online softmax.
 
 A tile is a run of token positions, whatever the block size: each lane looks up its own entry of the block table, so that a tile of 64 tokens
-reads four blocks of 16 or a quarter of a block of 256. Block ids become 64-bit before they are multiplied. Scores are in units of log2:
+reads four blocks of 16 or a quarter of a block of 256. Block ids and offsets become 64-bit before they are multiplied. Scores are in units of log2:
 `exp2` is one instruction, and the factor log2(e) is folded into the scale.
 """
 
@@ -14,20 +14,27 @@ LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def places(table_row, at, seen, BLOCK: tl.constexpr):
-    """Blocks (64-bit) and offsets of the positions `at` of one sequence; lanes not `seen` are block 0 and read no table entry."""
-    block = tl.load(table_row + at // BLOCK, mask=seen, other=0).to(tl.int64)
-    return block, at % BLOCK
+    """Blocks and offsets of the positions `at` of one sequence, both 64-bit; lanes not `seen` are block 0 and read no table entry.
+
+    None of these numbers is negative. Where the compiler is told so, it divides by a shift and multiplies without the signs, which spares each row a
+    dozen instructions.
+    """
+    at = at.to(tl.uint32)
+    block = tl.load(table_row + (at // BLOCK).to(tl.int32), mask=seen, other=0)
+    return block.to(tl.uint32).to(tl.int64), (at % BLOCK).to(tl.int64)
 
 
 @triton.jit
 def rows(pool, base, seen, HEAD: tl.constexpr, PADDED: tl.constexpr):
-    """Rows of HEAD elements that begin at `base`, `[tile, PADDED]`; what is not `seen` is not read and gives zeros."""
+    """Rows of HEAD elements that begin at `base`, `[tile, PADDED]`; what is not `seen` is not read and gives zeros. Where a thread's elements lie in a row
+    is added to the pool first, outside of any loop.
+    """
     lane = tl.arange(0, PADDED)
     if HEAD == PADDED:
         mask = seen[:, None]
     else:
         mask = seen[:, None] & (lane < HEAD)[None, :]
-    return tl.load(pool + base[:, None] + lane[None, :], mask=mask, other=0.0)
+    return tl.load((pool + lane)[None, :] + base[:, None], mask=mask, other=0.0)
 
 
 @triton.jit
@@ -52,11 +59,17 @@ def widened(stored, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def scores(query, key, key_scale, scale, soft_cap, SCALED: tl.constexpr, CAPPED: tl.constexpr):
-    """Scores in log2 units, `[rows, tile]`: query `[rows, PADDED]` times key `[tile, PADDED]`, where SCALED times each token's scale."""
+def products(query, key, key_scale, SCALED: tl.constexpr):
+    """Query `[rows, PADDED]` times key `[tile, PADDED]`, where SCALED times each token's scale: `[rows, tile]`."""
     product = tl.dot(query, tl.trans(key), input_precision="ieee")
     if SCALED:
         product *= key_scale[None, :]
+    return product
+
+
+@triton.jit
+def scores(product, scale, soft_cap, CAPPED: tl.constexpr):
+    """Scores in log2 units."""
     if CAPPED:
         return libdevice.tanh(product * (scale / soft_cap)) * (soft_cap * LOG2E)
     else:
@@ -64,16 +77,18 @@ def scores(query, key, key_scale, scale, soft_cap, SCALED: tl.constexpr, CAPPED:
 
 
 @triton.jit
-def step(score, value, value_scale, top, total, acc, SCALED: tl.constexpr):
+def step(score, unit, value, value_scale, top, total, acc, SCALED: tl.constexpr):
     """One tile of the online softmax: the new largest score, sum of weights and weighted sum of values of each row.
+
+    `score` times `unit` is in log2 units; `unit` is not negative, so that the largest score is found before it is multiplied.
 
     Scores of tokens that a row does not see are -inf; a row that has seen nothing keeps the largest score -inf. With a scale for each token
     the weights carry it, divided by the tile's largest, so that they stay at most 1 in half precision.
     """
-    new_top = tl.maximum(top, tl.max(score, 1))
+    new_top = tl.maximum(top, tl.max(score, 1) * unit)
     origin = tl.where(new_top == float("-inf"), 0.0, new_top)
     shrink = tl.exp2(top - origin)
-    weight = tl.exp2(score - origin[:, None])
+    weight = tl.exp2(score * unit - origin[:, None])
     total = total * shrink + tl.sum(weight, 1)
     if SCALED:
         largest = tl.max(tl.abs(value_scale), 0)

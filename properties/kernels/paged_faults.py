@@ -26,15 +26,15 @@ PAGED_FAULTS: dict[str, Fault] = {
     # Walking the block table.
     "tiles multiply block ids in 32 bits": one(
         "no-address-overflow",
-        "tl.load(table_row + at // BLOCK, mask=seen, other=0).to(tl.int64)",
-        "tl.load(table_row + at // BLOCK, mask=seen, other=0)",
+        "return block.to(tl.uint32).to(tl.int64), ",
+        "return block, ",
         "B37",
     ),
     "tiles look up one block for all lanes": one(
-        EQUALS, "tl.load(table_row + at // BLOCK, mask=seen, other=0)", "tl.load(table_row + tl.min(at, 0) // BLOCK + at * 0, mask=seen, other=0)"
+        EQUALS, "tl.load(table_row + (at // BLOCK).to(tl.int32)", "tl.load(table_row + (tl.min(at, 0) // BLOCK + at * 0).to(tl.int32)"
     ),
-    "tiles take block sizes for powers of two": one(OWNED, "return block, at % BLOCK", "return block, at & (BLOCK - 1)"),
-    "tiles look up unseen positions": one("in-bounds", "table_row + at // BLOCK, mask=seen, other=0", "table_row + at // BLOCK"),
+    "tiles take block sizes for powers of two": one(OWNED, ", (at % BLOCK).to(tl.int64)", ", (at & (BLOCK - 1)).to(tl.int64)"),
+    "tiles look up unseen positions": one("in-bounds", "(at // BLOCK).to(tl.int32), mask=seen, other=0)", "(at // BLOCK).to(tl.int32))"),
     "padded lanes of a head are read": one(
         "in-bounds", "mask = seen[:, None] & (lane < HEAD)[None, :]\n    return", "mask = seen[:, None] & (lane < PADDED)[None, :]\n    return"
     ),
@@ -57,13 +57,13 @@ PAGED_FAULTS: dict[str, Fault] = {
         EQUALS, "dtype=torch.float32, device=out.device)\n    return Parts", "dtype=torch.float16, device=out.device)\n    return Parts"
     ),
     # Appends.
-    "an append is not causal among its tokens": one(EQUALS, "seen = (at[None, :] <= position[:, None]) & inside[None, :]", "seen = inside[None, :] & (position >= 0)[:, None]"),
+    "an append is not causal among its tokens": one(EQUALS, "position = earliest + token", "position = length - 1 + token * 0"),
     "tokens of an append change rows": one(EQUALS, "part = ((seq * TOKENS + token) * (kv_heads * RATIO) + head)", "part = ((seq * TOKENS + group % TOKENS) * (kv_heads * RATIO) + head)"),
     "an append begins at the window of its last token": one(EQUALS, "low = tl.maximum(earliest - WINDOW + 1, 0)\n    start = low // TILE * TILE + split * SPLIT", "low = tl.maximum(length - WINDOW, 0)\n    start = low // TILE * TILE + split * SPLIT"),
     "appends go by the batch and not by the sequence": one("batch-invariant", "tiles = torch.where(count > short, tiles, 0)", "tiles = torch.where(count.max() > short, tiles, 0)"),
     "an append leaves the last split to nobody": one(EQUALS, "parts_of(self.split_tokens, longest, tiles, (seqs, plan.short", "parts_of(self.split_tokens, longest - tiles.tile, tiles, (seqs, plan.short"),
     # Windows, sinks, soft caps, groups of heads.
-    "a decode's window is cut to whole tiles": one(EQUALS, "seen = (at >= first) & (at < stop)", "seen = at < stop", "B65"),
+    "a window is cut to whole tiles": one(EQUALS, "seen &= at[None, :] > position[:, None] - WINDOW", "seen &= at[None, :] >= low // TILE * TILE", "B65"),
     "a prefill's window is one token wide of it": one(EQUALS, "at[None, :] > position[:, None] - WINDOW\n            score", "at[None, :] >= position[:, None] - WINDOW\n            score"),
     "sinks are taken for log2 units": one(EQUALS, "sink = tl.load(sinks + head, mask=group < RATIO, other=0.0) * LOG2E", "sink = tl.load(sinks + head, mask=group < RATIO, other=0.0)"),
     "sinks are forgotten where splits are merged": one(EQUALS, 'SINKS=options["SINKS"])', "SINKS=False)"),

@@ -246,3 +246,17 @@ class Wide(PagedTriton):
 def test_shapes_that_nobody_tuned_for_keep_every_law() -> None:
     report = check_kernels(Wide, budget_seconds=120, seed=7)
     assert report.verdict == "held", str(report)
+
+
+@pytest.mark.parametrize("scale", [-3.0, 0.0])
+def test_the_largest_product_need_not_be_the_largest_score(scale: float) -> None:
+    """Whole tiles, where the largest score is found among products, of keys whose products are far apart: exponents of the wrong side overflow."""
+    torch.manual_seed(0)
+    pool = KVPool(*(torch.randn(20, 16, 2, 16) * 5 for _ in range(2)), 16)
+    tables, lens = torch.randperm(20).to(torch.int32).view(1, 20), torch.tensor([300], dtype=torch.int32)
+    for count, query_lens in ((1, None), (70, torch.tensor([70], dtype=torch.int32))):
+        query = torch.randn(count, 4, 16) * 5
+        with Machine().installed():
+            ours = PagedTriton().attend(pool, query, tables, lens, scale=scale, query_lens=query_lens)
+        theirs = PagedTorch().attend(pool, query, tables, lens, scale=scale, query_lens=query_lens)
+        torch.testing.assert_close(ours, theirs, rtol=0.0, atol=0.01)

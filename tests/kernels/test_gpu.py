@@ -177,10 +177,13 @@ def test_what_the_device_does_is_measured_in_its_units(monkeypatch: pytest.Monke
     monkeypatch.setattr(measure, "DEVICE", "cpu")
     monkeypatch.setattr(measure, "milliseconds", lambda run: [float(run().numel() > 0)])
     monkeypatch.setattr(measure, "peak_bandwidth", lambda: 2.0**33)
-    rates, found = measure.device_rates(megabytes=1, size=10)
+    found = list(measure.device_rates(megabytes=1, size=10))
+    rates = found[-1][0]
     # In a millisecond: 1 MiB read and written, 1 MiB read, 10 x 10 x 10 multiplications and additions.
     assert (rates.copy, rates.sum, rates.product) == pytest.approx((2e3 * 2**20, 1e3 * 2**20, 1e3 * 2000))
-    assert [entry.shares for entry in found] == [{"peak": pytest.approx(2e3 / 2**13)}, {"peak": pytest.approx(1e3 / 2**13)}, {}]
+    assert [entry.shares for _, entry in found] == [{"peak": pytest.approx(2e3 / 2**13)}, {"peak": pytest.approx(1e3 / 2**13)}, {}]
+    assert [entry.work for _, entry in found] == [2 * 2**20, 2**20, 2000]
+    assert found[0][0].product == 0  # what is known is told before the next is measured
     assert measure.Rates(copy=5.0).of(*measure.READS) == {"copy": 5.0}
 
 
@@ -197,9 +200,9 @@ def test_torchs_attention_is_named_by_what_ran_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(measure, "DEVICE", "cpu")
     query, key, masked = torch.randn(1, 2, 8, 16), torch.randn(1, 2, 8, 16), torch.zeros(8, 8, requires_grad=True)
     attention = torch.nn.functional.scaled_dot_product_attention
-    assert list(measure.by_backend(lambda: attention(query, key, key))) == ["flash"]
+    assert list(dict(measure.by_backend(lambda: attention(query, key, key)))) == ["flash"]
     # On a CPU no fused implementation takes a mask that is learnt.
-    assert list(measure.by_backend(lambda: attention(query, key, key, attn_mask=masked))) == ["math"]
+    assert list(dict(measure.by_backend(lambda: attention(query, key, key, attn_mask=masked)))) == ["math"]
 
 
 def test_tuning_ends_with_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +210,7 @@ def test_tuning_ends_with_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise RuntimeError("an illegal memory access was encountered")
 
     for name in ("device_rates", "batch"):
-        monkeypatch.setattr(measure, name, lambda *_: (measure.Rates(), []))
+        monkeypatch.setattr(measure, name, lambda *_: [])
     for name in ("decode", "prefill"):
         monkeypatch.setattr(measure, name, fails)
     answers = iter([False, False, True])
@@ -270,7 +273,7 @@ def test_the_time_of_a_graph_is_shared_out_among_its_runs(graph: bool, each: flo
 def test_a_report_keeps_what_came_before_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = Report(tmp_path / "gpu", "A device")
     report.check(Check("a law", "held", "12 cases", 1.5))
-    report.measure(Measurement("decode", 1.25, 4000.0, "GB/s", 20, {"sum": 0.91, "copy": 0.93}))
+    report.measure(Measurement("decode", 1.25, 4000.0, "GB/s", 20, {"sum": 0.91, "copy": 0.93}, 1.2, 1.5, 5e9))
 
     def fails() -> None:
         raise RuntimeError("out of memory\nand more")
@@ -282,7 +285,7 @@ def test_a_report_keeps_what_came_before_a_failure(tmp_path: Path, monkeypatch: 
     assert held["version"] == 1
     assert held["measurements"][0]["shares"] == {"sum": 0.91, "copy": 0.93}
     page = (tmp_path / "gpu.md").read_text()
-    assert "| decode | 1.250 | 4000.0 GB/s | 91.0 % of the sum, 93.0 % of the copy | 20 |" in page
+    assert "| decode | 1.250 | 1.200, 1.500 | 5.0 GB | 4000.0 GB/s | 91.0 % of the sum, 93.0 % of the copy | 20 |" in page
     assert "| prefill | error | 0.0 | RuntimeError: out of memory |" in page
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu.json", "gpu.md"]
 
