@@ -13,10 +13,11 @@ from kvproof.impl.engine.engine import Engine
 from kvproof.impl.engine.sampling import accepted, lookup
 from kvproof.impl.engine.server import Limits, Request, RequestTooLarge, Server
 from kvproof.impl.engine.variants import VARIANTS
+from kvproof.impl.production.errors import TokenOutOfRange
 from kvproof.models.ops import Extend, Fork, Release, SwapIn
 from kvproof.properties.engine.faults import FAULTS as ENGINE_FAULTS
 from kvproof.properties.engine.server_faults import FAULTS
-from kvproof.properties.engine.traffic import Arrival, Traffic, judge, serve, traffics
+from kvproof.properties.engine.traffic import Arrival, Traffic, half_right, judge, serve, traffics
 from kvproof.properties.lockstep import SERVED, run
 
 QUIET = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -123,8 +124,21 @@ def test_a_request_that_cannot_fit_is_refused_at_once() -> None:
     model, _ = model_of(ModelConfig())
     server = Server(Engine(model, num_blocks=2, block_size=4))
     with pytest.raises(RequestTooLarge, match="needs 3 blocks and the pool has 2"):
-        server.submit(Request((1, 2, 3), new_tokens=6))
+        server.submit(Request((1, 2, 3), new_tokens=7))
     assert server.run() == {}
+
+
+def test_a_request_that_just_fits_is_served() -> None:
+    """The last token is sampled and never computed."""
+    hold(Traffic((Arrival(0, Request((1, 2, 3), new_tokens=6, drafts=2)),), num_blocks=2, block_size=4))
+
+
+def test_a_window_needs_no_room_for_what_it_has_passed() -> None:
+    config, limits = ModelConfig(windows=(5,)), Limits(chunk_tokens=3)
+    hold(
+        Traffic((Arrival(0, Request(tuple(range(20)), new_tokens=30, drafts=2)),), limits, num_blocks=3, block_size=4, config=config),
+        type("Windowed", (EngineAdapter,), {"config": config}),
+    )
 
 
 def test_what_asks_for_nothing_is_refused() -> None:
@@ -132,6 +146,24 @@ def test_what_asks_for_nothing_is_refused() -> None:
         Request((1,), new_tokens=0)
     with pytest.raises(ValueError, match="one token of one sequence at least"):
         Limits(batch_tokens=0)
+    with pytest.raises(ValueError, match="choose one of recompute, swap"):
+        Limits(preemption="discard")  # type: ignore[arg-type]
+
+
+def test_a_prompt_that_the_cache_refuses_leaves_the_server_as_it_was() -> None:
+    server = Server(Engine(model_of(ModelConfig())[0], num_blocks=2, block_size=4))
+    with pytest.raises(TokenOutOfRange):
+        server.submit(Request((2**64,), new_tokens=1))
+    number = server.submit(Request((1,), new_tokens=1))
+    assert server.run().keys() == {number}
+
+
+def test_a_drafter_that_proposes_too_much_changes_no_answer() -> None:
+    model, oracle = model_of(ModelConfig())
+    server = Server(Engine(model, num_blocks=8, block_size=4), drafter=lambda tokens, most: half_right(oracle)(tokens, most + 4))
+    number = server.submit(Request((1, 2), new_tokens=5, drafts=1))
+    [answer] = server.run()[number]
+    assert len(answer.tokens) == 5
 
 
 def test_drafts_are_looked_up_in_the_text_and_stand_up_to_the_first_wrong_one() -> None:
