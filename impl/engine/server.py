@@ -161,7 +161,7 @@ class Server:
         most = -(-tokens // size)
         if window is None:
             return most
-        reach = window - 1 + min(limits.batch_tokens, max(limits.chunk_tokens, 1 + request.drafts))
+        reach = window - 1 + min(limits.batch_tokens, limits.chunk_tokens + request.drafts)
         return min(most, (reach + size - 2) // size + 1)
 
     # What goes into a step.

@@ -14,7 +14,7 @@ from kvproof.impl.engine.sampling import accepted, lookup
 from kvproof.impl.engine.server import Limits, Request, RequestTooLarge, Server
 from kvproof.impl.engine.variants import VARIANTS
 from kvproof.impl.production.errors import TokenOutOfRange
-from kvproof.models.ops import Extend, Fork, Release, SwapIn
+from kvproof.models.ops import Admit, Extend, Fork, Release, SwapIn
 from kvproof.properties.engine.faults import FAULTS as ENGINE_FAULTS
 from kvproof.properties.engine.server_faults import FAULTS
 from kvproof.properties.engine.traffic import Arrival, Traffic, half_right, judge, serve, traffics
@@ -51,7 +51,7 @@ def test_whatever_the_traffic_for_long(variant: type[EngineAdapter]) -> None:
 CROWD = Traffic(
     (
         Arrival(0, Request((5, 6, 6, 5, 6, 5, 5, 6), new_tokens=12, drafts=3)),
-        Arrival(1, Request((5, 6, 6, 5, 6, 6), new_tokens=8, beams=3)),
+        Arrival(1, Request((5, 6, 6, 5, 6, 6), new_tokens=8, beams=3, namespace={"adapter": "a"})),
         Arrival(2, Request((5, 6, 6, 5, 6, 5), new_tokens=14, drafts=2)),
         Arrival(3, Request((6, 6), new_tokens=14), cancelled=9),
     ),
@@ -69,12 +69,37 @@ def test_a_crowd_is_served_by_every_kind_of_model(variant: type[EngineAdapter]) 
 
 
 def test_the_crowd_needs_drafts_that_fail_forks_preemption_and_swaps() -> None:
-    ops = serve(CROWD).ops
+    crowd = serve(CROWD)
+    ops = crowd.ops
+    assert crowd.most_open == CROWD.limits.steps_in_flight
     assert any(isinstance(op, SwapIn) for op in ops)
     assert any(isinstance(op, Fork) for op in ops)
     assert any(isinstance(op, Extend) and op.drafts for op in ops)
     recomputing = serve(Traffic(CROWD.arrivals, Limits(batch_tokens=12, chunk_tokens=5), 7, 4)).ops
     assert any(isinstance(op, Release) and op.reason == "preempt" for op in recomputing)
+
+
+def test_whoever_came_last_makes_room_and_the_first_is_never_preempted() -> None:
+    arrivals = tuple(Arrival(0, Request((place, 1, 2, 3), new_tokens=12)) for place in range(3))
+    traffic = Traffic(arrivals, num_blocks=5, block_size=4)
+    served = serve(traffic)
+    judge(traffic, served)
+    preempted = [op.seq for op in served.ops if isinstance(op, Release) and op.reason == "preempt"]
+    assert preempted[0] == 2
+    assert 0 not in preempted
+
+
+def test_beams_on_the_host_go_on_under_their_adapter() -> None:
+    """The twin of a beam that is away is admitted anew."""
+    traffic = Traffic(
+        (Arrival(0, Request((5, 6, 6, 5, 6, 6), new_tokens=8, beams=3, namespace={"adapter": "a"})),),
+        Limits(sequences=1, preemption="swap"),
+        num_blocks=4,
+        block_size=4,
+    )
+    served = serve(traffic)
+    judge(traffic, served)
+    assert sum(isinstance(op, Admit) for op in served.ops) > 1
 
 
 def test_a_schedule_of_the_server_shows_what_a_faulty_engine_does() -> None:
