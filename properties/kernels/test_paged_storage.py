@@ -192,6 +192,19 @@ def test_a_window_that_begins_within_a_tile_is_walked_to_its_end(counts: torch.T
     assert torch.allclose(out, PagedTorch().attend(pool, query, tables, lens, scale=0.1, query_lens=counts, window=32), atol=1e-5)
 
 
+@pytest.mark.parametrize("rope", [0, 8], ids=["heads", "latents"])
+@pytest.mark.parametrize("new", [None, 8, 9], ids=["decode", "append", "prefill"])
+def test_a_bound_that_is_just_met_leaves_nothing_out(rope: int, new: int | None) -> None:
+    """33 tokens are one more than a split (this small one), and 9 new ones one more than an append takes."""
+    key, value = (torch.randn(BLOCKS, BLOCK, 1 if rope else HEADS, HEAD) for _ in range(2))
+    pool = KVPool(key, key[..., : HEAD - rope] if rope else value, BLOCK)
+    lens, counts = torch.tensor([33], dtype=torch.int32), None if new is None else torch.tensor([new], dtype=torch.int32)
+    query, tables = torch.randn(new or 1, 4, HEAD), torch.tensor([[5, 0, 3]], dtype=torch.int32)
+    with Machine().installed():
+        out = ShortSplits().attend(pool, query, tables, lens, scale=0.2, query_lens=counts, max_tokens=33, max_queries=new)
+    assert torch.allclose(out, PagedTorch().attend(pool, query, tables, lens, scale=0.2, query_lens=counts), atol=1e-5)
+
+
 def test_a_plan_can_be_shared_by_layers() -> None:
     pool = KVPool(*(torch.randn(BLOCKS, BLOCK, HEADS, HEAD) for _ in range(2)), BLOCK)
     query, counts = torch.randn(26, 4, HEAD), torch.tensor([9, 0, 17], dtype=torch.int32)
