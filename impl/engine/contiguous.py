@@ -8,6 +8,8 @@ engines are held to the same tolerance as others.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
@@ -114,7 +116,7 @@ class Contiguous:
         query = (x @ self._weights[f"query{layer}"]).reshape(len(x), config.q_heads, -1)
         size = config.rotary if config.latent else config.head_size
         query = torch.cat([query[..., :-size], rotated(query[..., -size:], config.rope_base)], -1).transpose(0, 1)
-        score = query @ key.transpose(1, 2) / key.shape[-1] ** 0.5
+        score = query @ key.transpose(1, 2) / math.sqrt(key.shape[-1])
         position = torch.arange(len(x))
         distance = position[:, None] - position[None, :]
         window = config.windows[layer % len(config.windows)]
