@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 Storage: TypeAlias = Literal["plain", "int8", "fp8"]
 """How keys and values lie in the blocks: in the type of the model, or quantised with a scale for each slot and head, or one for the pool. A latent and
@@ -35,6 +35,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Raises ValueError where the sizes do not fit each other."""
+        sizes = (self.vocabulary, self.hidden, self.layers, self.q_heads, self.kv_heads, self.head_size, len(self.windows))
+        if min(sizes) < 1 or self.latent < 0 or (self.latent and self.rotary < 1):
+            raise ValueError(f"sizes are 1 at least, `latent` is 0 for none, and there is one entry in `windows` at least; got {self}")
+        if self.storage not in get_args(Storage):
+            raise ValueError(f"a storage of {self.storage!r}; choose one of {', '.join(get_args(Storage))}")
         if self.q_heads % self.kv_heads:
             raise ValueError(f"{self.q_heads} query heads cannot share {self.kv_heads} key heads evenly; make one a multiple of the other")
         if self.layers % len(self.windows):

@@ -8,6 +8,8 @@ engines are held to the same tolerance as others.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
@@ -20,13 +22,15 @@ TOLERANCE = 1e-4
 sequence moves logits by some tenths.
 """
 
-IN_DOUBT: dict[Storage, float] = {"int8": 0.02, "fp8": 0.2}
-"""The same where a stored number lies so close between two levels that float32 and float64 may round it to different ones: a whole level of one
-element is 1/127 of the row's largest in int8, 1/8 of the element in fp8.
+DOUBT = 1e-5
+"""How close a stored number may lie to the middle between two levels, relative to the largest of its row, for float32 and float64 to round it to
+different ones: five times the errors in float32.
 """
 
-DOUBT = 1e-5
-"""How close that is, relative to the largest number of a row (int8) or to the number itself (fp8): five times the errors in float32."""
+SWAY = 2.5
+"""How far a logit may be off then, in steps between two levels, each relative to the largest number of its row: 1/127 in int8, up to 1/8 in fp8.
+Rounding one number otherwise moves the rows of all later layers, which are rounded as well; together they moved logits by 1.1 steps at most.
+"""
 
 E4M3_LARGEST = 448.0
 """The largest finite number of float8 e4m3."""
@@ -42,7 +46,8 @@ class Contiguous:
         self.config = model.config
         self._weights = {name: weight.double().cpu() for name, weight in model.weights.items()}
         self._remembered: dict[tuple[str, tuple[int, ...]], tuple[Tensor, float]] = {}
-        self._doubtful = False
+        self._doubt = 0.0
+        """The largest step between the levels of a number that float32 may have rounded otherwise, relative to the largest of its row."""
 
     def logits(self, tokens: tuple[int, ...], adapter: str = "") -> Tensor:
         """`[tokens, vocabulary]` float64."""
@@ -57,10 +62,9 @@ class Contiguous:
         if found is None:
             if len(self._remembered) >= REMEMBERED:
                 self._remembered.clear()
-            self._doubtful = False
+            self._doubt = 0.0
             logits = self._compute(tokens, adapter)
-            tolerance = IN_DOUBT[self.config.storage] if self._doubtful else TOLERANCE
-            found = self._remembered[adapter, tokens] = logits, tolerance
+            found = self._remembered[adapter, tokens] = logits, TOLERANCE + SWAY * self._doubt
         return found
 
     def _compute(self, tokens: tuple[int, ...], adapter: str) -> Tensor:
@@ -89,11 +93,11 @@ class Contiguous:
         """What rows `[tokens, heads, size]` read as after they were stored."""
         if self.config.storage == "plain":
             return rows
-        scale = rows.abs().amax(-1, keepdim=True) / 127 if self.config.storage == "int8" else torch.ones(1)
-        near = DOUBT * (127 if self.config.storage == "int8" else rows.abs())
-        low, high = (levels(rows / scale + shift, self.config.storage) for shift in (-near, near))
-        self._doubtful |= not torch.equal(low, high)
-        return levels(rows / scale, self.config.storage) * scale
+        largest = rows.abs().amax(-1, keepdim=True)
+        scale = largest / 127 if self.config.storage == "int8" else torch.ones_like(largest)
+        low, middle, high = (levels((rows + shift * largest) / scale, self.config.storage) * scale for shift in (-DOUBT, 0, DOUBT))
+        self._doubt = max(self._doubt, float(((high - low) / largest).max()))
+        return middle
 
     def _latent(self, layer: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """The same for MLA: every head's keys and values are computed from the latent, as the model was defined."""
@@ -112,7 +116,7 @@ class Contiguous:
         query = (x @ self._weights[f"query{layer}"]).reshape(len(x), config.q_heads, -1)
         size = config.rotary if config.latent else config.head_size
         query = torch.cat([query[..., :-size], rotated(query[..., -size:], config.rope_base)], -1).transpose(0, 1)
-        score = query @ key.transpose(1, 2) * config.scale
+        score = query @ key.transpose(1, 2) / math.sqrt(key.shape[-1])
         position = torch.arange(len(x))
         distance = position[:, None] - position[None, :]
         window = config.windows[layer % len(config.windows)]

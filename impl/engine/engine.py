@@ -132,7 +132,7 @@ class Engine:
         return plan.step
 
     def end_step(self, step: int) -> Logits:
-        """Wait for a step, the oldest open one; returns its logits by sequence."""
+        """Wait for a step, the oldest open one; returns its logits by sequence. Raises UnknownStep for any other."""
         logits = self.worker.finish(step)
         self.cache.end_step(step)
         return logits

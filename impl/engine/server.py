@@ -13,15 +13,18 @@ flight; a sequence is in one of them at most.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 from torch import Tensor
 
 from kvproof.impl.engine.engine import Engine
 from kvproof.impl.engine.sampling import Drafter, accepted, best_continuations, lookup
 from kvproof.impl.production.errors import OutOfBlocks
+
+Preemption: TypeAlias = Literal["recompute", "swap"]
+"""What becomes of the blocks of a sequence that makes room: they are given up and computed again, or go to the host."""
 
 
 class RequestTooLarge(ValueError):
@@ -54,12 +57,14 @@ class Limits:
     sequences: int = 16
     chunk_tokens: int = 32
     steps_in_flight: int = 1
-    preemption: Literal["recompute", "swap"] = "recompute"
+    preemption: Preemption = "recompute"
 
     def __post_init__(self) -> None:
         """Raises ValueError where no step could compute anything."""
         if min(self.batch_tokens, self.sequences, self.chunk_tokens, self.steps_in_flight) < 1:
             raise ValueError(f"a step takes one token of one sequence at least, and one step at least is in flight; got {self}")
+        if self.preemption not in get_args(Preemption):
+            raise ValueError(f"a preemption by {self.preemption!r}; choose one of {', '.join(get_args(Preemption))}")
 
 
 @dataclass(frozen=True)
@@ -114,18 +119,18 @@ class Server:
         self._sequences = 0
 
     def submit(self, request: Request) -> int:
-        """Queue a request; returns its number. Raises RequestTooLarge."""
-        tokens, config = len(request.prompt) + request.new_tokens, self.engine.config
-        blocks = -(-tokens // self.engine.block_size) * len(config.windows)
+        """Queue a request; returns its number. Raises RequestTooLarge, and TokenOutOfRange for a prompt that no cache takes."""
+        tokens = len(request.prompt) + request.new_tokens - 1  # Nobody computes the last one.
+        blocks = sum(self._most_blocks(request, tokens, window) for window in self.engine.config.windows)
         if blocks > self.engine.num_blocks:
             raise RequestTooLarge(
-                f"a request of {tokens} tokens needs {blocks} blocks and the pool has {self.engine.num_blocks};"
+                f"a request that computes {tokens} tokens needs {blocks} blocks and the pool has {self.engine.num_blocks};"
                 " build the engine with more, or ask for fewer tokens"
             )
+        self.engine.admit(self._sequences, request.prompt, request.namespace)
         number, self._submitted = self._submitted, self._submitted + 1
         self._requests[number] = request
-        branch = self._branch(number, list(request.prompt))
-        self.engine.admit(branch.seq, request.prompt, request.namespace)
+        self._branch(number, list(request.prompt))
         return number
 
     def cancel(self, number: int) -> None:
@@ -149,6 +154,15 @@ class Server:
         if self._steps and (not batch or len(self._steps) >= self.limits.steps_in_flight):
             self._finish()
         return bool(self._steps or self._branches)
+
+    def _most_blocks(self, request: Request, tokens: int, window: int | None) -> int:
+        """The most blocks of one group that a sequence of the request holds at once: all, or those that its window and one pass reach into."""
+        size, limits = self.engine.block_size, self.limits
+        most = -(-tokens // size)
+        if window is None:
+            return most
+        reach = window - 1 + min(limits.batch_tokens, limits.chunk_tokens + request.drafts)
+        return min(most, (reach + size - 2) // size + 1)
 
     # What goes into a step.
 
@@ -177,7 +191,7 @@ class Server:
     def _extend(self, branch: Branch, room: int) -> bool:
         left = len(branch.tokens) - branch.computed
         count = min(left, room, self.limits.chunk_tokens)
-        drafts = tuple(self._propose(branch, room - count)) if branch.computed and count == left else ()
+        drafts = self._propose(branch, room - count) if branch.computed and count == left else ()
         try:
             grant = self.engine.extend(branch.seq, count, drafts)
         except OutOfBlocks:
@@ -187,11 +201,11 @@ class Server:
         branch.drafts, branch.in_flight = drafts, True
         return True
 
-    def _propose(self, branch: Branch, room: int) -> Iterable[int]:
+    def _propose(self, branch: Branch, room: int) -> tuple[int, ...]:
         request = self._requests[branch.request]
         left = len(request.prompt) + request.new_tokens - len(branch.tokens)
         most = min(request.drafts, room, left - 1)
-        return self.drafter(branch.tokens, most) if most > 0 and request.beams == 1 else ()
+        return tuple(self.drafter(branch.tokens, most))[:most] if most > 0 and request.beams == 1 else ()
 
     def _preempt_for(self, branch: Branch) -> bool:
         """Take the blocks of the newest other sequence that is not in flight; False where the pool may come free by waiting."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kvproof.impl.engine.batch import Batch
 from kvproof.impl.engine.config import ModelConfig
-from kvproof.kernels.contract import KVPool
+from kvproof.kernels.contract import LAYOUTS, KVPool
 from kvproof.kernels.paged.plan import PrefillPlan
 
 DTYPES = {"plain": torch.float32, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
@@ -137,7 +137,11 @@ class Store:
 
 
 def empty_pool(config: ModelConfig, blocks: int, block_size: int, layout: str, device: str | torch.device) -> KVPool:
-    """One layer's pool, full of NaN: in the numbers themselves or, for integers, which have none, in their scales."""
+    """One layer's pool, full of NaN: in the numbers themselves or, for integers, which have none, in their scales. Raises ValueError for a layout
+    that there is not.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"a layout of {layout!r}; choose one of {', '.join(LAYOUTS)}")
     heads, size = config.stored_heads, config.stored_size
     shape = (blocks, block_size, heads, size) if layout == "NHD" else (blocks, heads, block_size, size)
     key, value = (torch.full(shape, float("nan"), device=device).to(DTYPES[config.storage]) for _ in range(2))

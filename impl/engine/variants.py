@@ -22,19 +22,19 @@ class MultiQueryEngine(EngineAdapter):
 class LatentEngine(EngineAdapter):
     """MLA: a latent and a rotary part for each token."""
 
-    config = ModelConfig(latent=16)
+    config = ModelConfig(latent=16, rotary=4)
 
 
 class Int8LatentEngine(EngineAdapter):
     """MLA in eight-bit integers, with a scale for each token."""
 
-    config = ModelConfig(latent=16, storage="int8")
+    config = ModelConfig(latent=16, rotary=4, storage="int8")
 
 
 class HybridEngine(EngineAdapter):
     """Layers with full attention and layers with a window of five tokens, in turn, on one memory."""
 
-    config = ModelConfig(windows=(None, 5))
+    config = ModelConfig(layers=4, windows=(None, 5))
 
 
 class Int8Engine(EngineAdapter):

@@ -12,6 +12,7 @@ from torch import Tensor
 from kvproof.impl.engine.batch import Batch, Pass, batch_of
 from kvproof.impl.engine.model import Transformer
 from kvproof.impl.engine.store import Store
+from kvproof.impl.production.errors import UnknownStep
 from kvproof.impl.production.mirror import WorkerMirror
 from kvproof.impl.production.records import HostCopies, StepPlan
 
@@ -45,7 +46,13 @@ class Worker:
         self._queue.append((None, partial(self.store.swap_in, copies.blocks)))
 
     def finish(self, step: int) -> Logits:
-        """Do everything that was queued up to the end of `step`; returns its logits."""
+        """Do everything that was queued up to the end of `step`, the oldest open one; returns its logits. Raises UnknownStep for any other."""
+        oldest = next((number for number, _ in self._queue if number is not None), None)
+        if step != oldest:
+            what = (
+                "no step is open" if oldest is None else f"step {oldest} is the oldest open one, and steps end in the order of their launch"
+            )
+            raise UnknownStep(f"cannot wait for step {step}: {what}")
         while True:
             number, work = self._queue.popleft()
             result = work()

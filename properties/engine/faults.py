@@ -67,6 +67,16 @@ class CopiesLate(Worker):
         return logits
 
 
+@fault("copies-run-at-launch")
+class CopiesEarly(Worker):
+    """The copies of a step do not wait for what was queued before it, such as a swap that has yet to read the block they write."""
+
+    def launch(self, plan: StepPlan, passes: Sequence[Pass]) -> None:
+        """At once."""
+        self.store.copy(plan.copies)
+        super().launch(dataclasses.replace(plan, copies=()), passes)
+
+
 @fault("one-layer-is-copied")
 class CopiesOneLayer(Store):
     """Copies move the blocks of the first layer only."""

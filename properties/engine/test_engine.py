@@ -10,17 +10,19 @@ import torch
 from kvproof.fuzz.check import check
 from kvproof.impl.engine.adapter import EngineAdapter, model_of
 from kvproof.impl.engine.config import ModelConfig
+from kvproof.impl.engine.engine import Engine
 from kvproof.impl.engine.variants import VARIANTS, HybridEngine, Int8Engine, Int8LatentEngine, LatentEngine
+from kvproof.impl.production.errors import UnknownStep
 from kvproof.models.ops import Admit, Append, BeginStep, Commit, EndStep, Extend, Fork, SwapIn, SwapOut
 from kvproof.properties.engine.faults import FAULTS
 from kvproof.properties.engine.on_machine import TritonOnMachine
-from kvproof.properties.engine.schedules import ENGINE
+from kvproof.properties.engine.schedules import ENGINE, served
 from kvproof.properties.lockstep import SERVED, run
 
 PROGRAMS = 12
 """Random programs for each variant, about two passes each; the nightly run tries thousands."""
 
-MOST_OPERATIONS = 17
+MOST_OPERATIONS = 18
 """The longest of the shortest schedules: a pass takes four operations, and a swap that goes wrong needs a second sequence."""
 
 
@@ -88,27 +90,63 @@ def test_the_two_statements_of_the_model_agree_where_nothing_is_paged(variant: t
     if config.storage != "plain":
         pytest.skip("without a store nothing is quantised")
     model, oracle = model_of(config)
-    tokens = tuple(torch.randint(0, 300, (19,), generator=torch.Generator().manual_seed(2)).tolist())
+    tokens = tuple(torch.randint(0, 2**40, (90,), generator=torch.Generator().manual_seed(2)).tolist())
 
     def attention(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         heads = query.shape[1] // key.shape[1]
         key, value = (part.repeat_interleave(heads, 1).transpose(0, 1) for part in (key, value))
-        apart = torch.arange(19)[:, None] - torch.arange(19)
-        window = config.windows[layer % len(config.windows)] or 19
+        apart = torch.arange(90)[:, None] - torch.arange(90)
+        window = config.windows[layer % len(config.windows)] or 90
         seen = (apart >= 0) & (apart < window)
         return torch.nn.functional.scaled_dot_product_attention(
             query.transpose(0, 1), key, value, attn_mask=seen, scale=config.scale
         ).transpose(0, 1)
 
-    logits = model.forward(model.embed(tokens, "a"), torch.arange(19), attention)
+    logits = model.forward(model.embed(tokens, "a"), torch.arange(90), attention)
     expected = oracle.logits(tokens, "a")
     assert expected.std() > 0.5
     assert (logits - expected).abs().max() < 1e-5
 
 
+def test_steps_end_in_the_order_of_their_launch() -> None:
+    """Any other answer would be lost, or would make the device wait for what it was never given."""
+    engine = Engine(model_of(ModelConfig())[0], num_blocks=2, block_size=4)
+    with pytest.raises(UnknownStep, match="cannot wait for step 7: no step is open"):
+        engine.end_step(7)
+    engine.admit(0, (1, 2))
+    engine.extend(0, 2)
+    first, second = engine.begin_step(), engine.begin_step()
+    with pytest.raises(UnknownStep, match=f"step {first} is the oldest open one"):
+        engine.end_step(second)
+    assert engine.end_step(first).keys() == {0}
+    assert engine.end_step(second) == {}
+
+
+def test_an_engine_keeps_nothing_of_who_is_gone() -> None:
+    engine = Engine(model_of(ModelConfig())[0], num_blocks=2, block_size=4)
+    for leave in (engine.release, engine.preempt):
+        engine.admit(0, (1, 2), {"adapter": "a"})
+        engine.extend(0, 2)
+        leave(0)
+        assert not engine._passes
+        engine.release(0)
+        assert not engine._adapters
+
+
+def test_a_number_that_float32_rounds_to_another_level_is_no_fault() -> None:
+    """Where a small number of fp8 lies between two levels, the error that counts is that of its row, which has larger ones."""
+    deep = type("Deep", (EngineAdapter,), {"config": ModelConfig(layers=6, storage="fp8", seed=5)})
+    result = run((Admit(0, (29, 60, 47, 53, 18, 42, 1, 15)), *served(0, 8)), deep, num_blocks=1, block_size=8)
+    assert result.ok, result.violation or result.fault
+
+
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
+        ({"kv_heads": 0}, "1 at least"),
+        ({"windows": ()}, "one entry in `windows` at least"),
+        ({"latent": 16, "rotary": 0}, "1 at least"),
+        ({"storage": "int4"}, "choose one of plain, int8, fp8"),
         ({"q_heads": 4, "kv_heads": 3}, "evenly"),
         ({"layers": 3, "windows": (None, 5)}, "equal groups"),
         ({"head_size": 7}, "an even number"),
@@ -118,3 +156,8 @@ def test_the_two_statements_of_the_model_agree_where_nothing_is_paged(variant: t
 def test_sizes_that_do_not_fit_are_named(sizes: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ModelConfig(**sizes)  # type: ignore[arg-type]
+
+
+def test_a_layout_that_there_is_not_is_named() -> None:
+    with pytest.raises(ValueError, match="choose one of NHD, HND"):
+        Engine(model_of(ModelConfig())[0], num_blocks=2, block_size=4, layout="nhd")

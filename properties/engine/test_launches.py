@@ -39,12 +39,13 @@ def engine(variant: type[EngineAdapter] = EngineAdapter, kernels: PagedTriton | 
 
 
 def launched(counts: dict[int, int]) -> list[tuple[str, tuple[int, int, int]]]:
-    """Kernels and grids of the attention of one step that computes `counts` new tokens of each sequence."""
+    """Kernels and grids of the attention of one step that computes `counts` new tokens of each sequence, of sequence 0 from position 128 on."""
     found: list[tuple[str, tuple[int, int, int]]] = []
     made, machine = engine(), Machine()
-    made.extend(0, 300)  # the table is as wide as the whole prompt, whatever the pass computes
+    for seq in counts:
+        made.extend(seq, 300)  # the table is as wide as the whole prompt, whatever the pass computes
     machine.on_launch.append(lambda lowered, bound, grid: found.append((lowered.program.kernel.name, grid)))
-    passes = [Pass(seq, 140, tuple(range(count))) for seq, count in counts.items()]
+    passes = [Pass(seq, 0 if seq else 128, tuple(range(count))) for seq, count in counts.items()]
     with machine.installed():
         made.worker.mirror.apply(made.cache.begin_step())
         made.worker.forward(made.worker.batch(passes))
@@ -53,7 +54,7 @@ def launched(counts: dict[int, int]) -> list[tuple[str, tuple[int, int, int]]]:
 
 
 def test_a_batch_of_appends_launches_no_prefill_and_no_split_beyond_its_longest_sequence() -> None:
-    # In each of two layers 143 tokens: two splits of 128, though the table has room for three.
+    # In each of two layers 131 tokens: two splits of 128, though the table has room for three.
     assert launched({0: 3}) == [(APPEND, (2, 2, 1))] * 2
 
 
@@ -63,6 +64,12 @@ def test_a_decode_launches_no_split_beyond_its_longest_sequence() -> None:
 
 def test_a_batch_with_a_prefill_launches_both() -> None:
     assert [name for name, _ in launched({0: 20})] == [APPEND, PREFILL] * 2
+
+
+@pytest.mark.parametrize("order", [(0, 2), (2, 0)])
+def test_the_longest_sequence_and_the_longest_pass_decide_wherever_they_stand(order: tuple[int, int]) -> None:
+    assert launched({seq: {0: 3, 2: 1}[seq] for seq in order}) == [(APPEND, (2, 2, 2))] * 2
+    assert [name for name, _ in launched({seq: {0: 20, 2: 1}[seq] for seq in order})] == [APPEND, PREFILL] * 2
 
 
 class CountsPlans(PagedTriton):

@@ -13,10 +13,11 @@ from kvproof.impl.engine.engine import Engine
 from kvproof.impl.engine.sampling import accepted, lookup
 from kvproof.impl.engine.server import Limits, Request, RequestTooLarge, Server
 from kvproof.impl.engine.variants import VARIANTS
-from kvproof.models.ops import Extend, Fork, Release, SwapIn
+from kvproof.impl.production.errors import TokenOutOfRange
+from kvproof.models.ops import Admit, Extend, Fork, Release, SwapIn
 from kvproof.properties.engine.faults import FAULTS as ENGINE_FAULTS
 from kvproof.properties.engine.server_faults import FAULTS
-from kvproof.properties.engine.traffic import Arrival, Traffic, judge, serve, traffics
+from kvproof.properties.engine.traffic import Arrival, Traffic, half_right, judge, serve, traffics
 from kvproof.properties.lockstep import SERVED, run
 
 QUIET = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -50,7 +51,7 @@ def test_whatever_the_traffic_for_long(variant: type[EngineAdapter]) -> None:
 CROWD = Traffic(
     (
         Arrival(0, Request((5, 6, 6, 5, 6, 5, 5, 6), new_tokens=12, drafts=3)),
-        Arrival(1, Request((5, 6, 6, 5, 6, 6), new_tokens=8, beams=3)),
+        Arrival(1, Request((5, 6, 6, 5, 6, 6), new_tokens=8, beams=3, namespace={"adapter": "a"})),
         Arrival(2, Request((5, 6, 6, 5, 6, 5), new_tokens=14, drafts=2)),
         Arrival(3, Request((6, 6), new_tokens=14), cancelled=9),
     ),
@@ -68,12 +69,37 @@ def test_a_crowd_is_served_by_every_kind_of_model(variant: type[EngineAdapter]) 
 
 
 def test_the_crowd_needs_drafts_that_fail_forks_preemption_and_swaps() -> None:
-    ops = serve(CROWD).ops
+    crowd = serve(CROWD)
+    ops = crowd.ops
+    assert crowd.most_open == CROWD.limits.steps_in_flight
     assert any(isinstance(op, SwapIn) for op in ops)
     assert any(isinstance(op, Fork) for op in ops)
     assert any(isinstance(op, Extend) and op.drafts for op in ops)
     recomputing = serve(Traffic(CROWD.arrivals, Limits(batch_tokens=12, chunk_tokens=5), 7, 4)).ops
     assert any(isinstance(op, Release) and op.reason == "preempt" for op in recomputing)
+
+
+def test_whoever_came_last_makes_room_and_the_first_is_never_preempted() -> None:
+    arrivals = tuple(Arrival(0, Request((place, 1, 2, 3), new_tokens=12)) for place in range(3))
+    traffic = Traffic(arrivals, num_blocks=5, block_size=4)
+    served = serve(traffic)
+    judge(traffic, served)
+    preempted = [op.seq for op in served.ops if isinstance(op, Release) and op.reason == "preempt"]
+    assert preempted[0] == 2
+    assert 0 not in preempted
+
+
+def test_beams_on_the_host_go_on_under_their_adapter() -> None:
+    """The twin of a beam that is away is admitted anew."""
+    traffic = Traffic(
+        (Arrival(0, Request((5, 6, 6, 5, 6, 6), new_tokens=8, beams=3, namespace={"adapter": "a"})),),
+        Limits(sequences=1, preemption="swap"),
+        num_blocks=4,
+        block_size=4,
+    )
+    served = serve(traffic)
+    judge(traffic, served)
+    assert sum(isinstance(op, Admit) for op in served.ops) > 1
 
 
 def test_a_schedule_of_the_server_shows_what_a_faulty_engine_does() -> None:
@@ -123,8 +149,21 @@ def test_a_request_that_cannot_fit_is_refused_at_once() -> None:
     model, _ = model_of(ModelConfig())
     server = Server(Engine(model, num_blocks=2, block_size=4))
     with pytest.raises(RequestTooLarge, match="needs 3 blocks and the pool has 2"):
-        server.submit(Request((1, 2, 3), new_tokens=6))
+        server.submit(Request((1, 2, 3), new_tokens=7))
     assert server.run() == {}
+
+
+def test_a_request_that_just_fits_is_served() -> None:
+    """The last token is sampled and never computed."""
+    hold(Traffic((Arrival(0, Request((1, 2, 3), new_tokens=6, drafts=2)),), num_blocks=2, block_size=4))
+
+
+def test_a_window_needs_no_room_for_what_it_has_passed() -> None:
+    config, limits = ModelConfig(windows=(5,)), Limits(chunk_tokens=3)
+    hold(
+        Traffic((Arrival(0, Request(tuple(range(20)), new_tokens=30, drafts=2)),), limits, num_blocks=3, block_size=4, config=config),
+        type("Windowed", (EngineAdapter,), {"config": config}),
+    )
 
 
 def test_what_asks_for_nothing_is_refused() -> None:
@@ -132,6 +171,24 @@ def test_what_asks_for_nothing_is_refused() -> None:
         Request((1,), new_tokens=0)
     with pytest.raises(ValueError, match="one token of one sequence at least"):
         Limits(batch_tokens=0)
+    with pytest.raises(ValueError, match="choose one of recompute, swap"):
+        Limits(preemption="discard")  # type: ignore[arg-type]
+
+
+def test_a_prompt_that_the_cache_refuses_leaves_the_server_as_it_was() -> None:
+    server = Server(Engine(model_of(ModelConfig())[0], num_blocks=2, block_size=4))
+    with pytest.raises(TokenOutOfRange):
+        server.submit(Request((2**64,), new_tokens=1))
+    number = server.submit(Request((1,), new_tokens=1))
+    assert server.run().keys() == {number}
+
+
+def test_a_drafter_that_proposes_too_much_changes_no_answer() -> None:
+    model, oracle = model_of(ModelConfig())
+    server = Server(Engine(model, num_blocks=8, block_size=4), drafter=lambda tokens, most: half_right(oracle)(tokens, most + 4))
+    number = server.submit(Request((1, 2), new_tokens=5, drafts=1))
+    [answer] = server.run()[number]
+    assert len(answer.tokens) == 5
 
 
 def test_drafts_are_looked_up_in_the_text_and_stand_up_to_the_first_wrong_one() -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from kvproof.impl.engine.adapter import model_of
 from kvproof.impl.engine.config import ModelConfig
 from kvproof.impl.engine.contiguous import Contiguous
-from kvproof.impl.engine.engine import Engine
+from kvproof.impl.engine.engine import Engine, adapter_of
 from kvproof.impl.engine.sampling import best_continuations
 from kvproof.impl.engine.server import Answer, Limits, Request, Server
 from kvproof.impl.engine.worker import Logits
@@ -52,10 +52,14 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Served:
-    """`answers` by the place of their request in the traffic; `ops`: what the scheduler did."""
+    """`answers` by the place of their request in the traffic; `ops`: what the scheduler did. `steps`: for each, the tokens of its passes, and
+    `most_open`: how many of them were in flight at once.
+    """
 
     answers: dict[int, list[Answer]]
     ops: tuple[AnyOp, ...]
+    steps: tuple[tuple[int, ...], ...]
+    most_open: int
 
 
 class Recorded(Engine):
@@ -64,6 +68,8 @@ class Recorded(Engine):
     def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 -- those of an engine
         super().__init__(*args, **options)
         self.ops: list[AnyOp] = []
+        self.steps: list[tuple[int, ...]] = []
+        self.open = self.most_open = 0
 
     def admit(self, seq: int, prompt: Sequence[int], namespace: Mapping[str, str | None] | None = None) -> None:
         """Admit."""
@@ -103,11 +109,15 @@ class Recorded(Engine):
     def begin_step(self) -> int:
         """BeginStep."""
         self.ops.append(BeginStep())
+        self.steps.append(tuple(len(work.tokens) for work in self._passes.values()))
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
         return super().begin_step()
 
     def end_step(self, step: int) -> Logits:
         """EndStep of the oldest: a server waits for no other."""
         self.ops.append(EndStep())
+        self.open -= 1
         return super().end_step(step)
 
     def swap_out(self, seq: int) -> bool:
@@ -136,7 +146,9 @@ def serve(traffic: Traffic, server_class: type[Server] = Server) -> Served:
                 server.cancel(numbers[place])
         if not server.step() and step >= last:
             answers = {place: server.answers[number] for place, number in numbers.items() if number in server.answers}
-            return Served(answers, tuple(engine.ops))
+            assert not engine.cache.books().refcounts, "blocks are held by nobody"
+            assert not engine._adapters, "the engine remembers who is gone"
+            return Served(answers, tuple(engine.ops), tuple(engine.steps), engine.most_open)
     raise AssertionError(f"the server has not finished after {MOST_STEPS} steps")
 
 
@@ -155,8 +167,14 @@ def half_right(oracle: Contiguous) -> Any:  # noqa: ANN401 -- a Drafter
 
 
 def judge(traffic: Traffic, served: Served) -> None:
-    """Every answer is the contiguous model's. Raises AssertionError."""
+    """Every answer is the contiguous model's, and no step is larger than the limits. Raises AssertionError."""
     _, oracle = model_of(traffic.config)
+    limits, drafts = traffic.limits, max(arrival.request.drafts for arrival in traffic.arrivals)
+    for step in served.steps:
+        assert sum(step) <= limits.batch_tokens
+        assert len(step) <= limits.sequences
+        assert max(step) <= limits.chunk_tokens + drafts
+    assert served.most_open <= limits.steps_in_flight
     for place, arrival in enumerate(traffic.arrivals):
         if place not in served.answers:
             assert arrival.cancelled is not None, f"request {place} has no answer"
@@ -170,7 +188,8 @@ def judge(traffic: Traffic, served: Served) -> None:
 def _judge_greedy(oracle: Contiguous, request: Request, answer: Answer) -> None:
     """Each token is the most likely one, up to what a lawful error may turn round."""
     assert len(answer.tokens) == request.new_tokens
-    rows, tolerance = _rows(oracle, request, answer.tokens), oracle.tolerance((*request.prompt, *answer.tokens))
+    rows = _rows(oracle, request, answer.tokens)
+    tolerance = oracle.tolerance((*request.prompt, *answer.tokens), adapter_of(request.namespace))
     for place, (row, token) in enumerate(zip(rows, answer.tokens, strict=True)):
         behind = float(row.max() - row[token])
         assert behind <= 2 * tolerance, f"token {place} of the answer to {request} is {token}, {behind:.2g} behind {int(row.argmax())}"
@@ -178,7 +197,11 @@ def _judge_greedy(oracle: Contiguous, request: Request, answer: Answer) -> None:
 
 def _judge_beams(oracle: Contiguous, request: Request, answers: Sequence[Answer]) -> None:
     """Each score is that of its tokens, no two beams are the same, and no beam of the contiguous search is better."""
-    slack = 2 * request.new_tokens * max(oracle.tolerance((*request.prompt, *answer.tokens)) for answer in answers)
+    slack = (
+        2
+        * request.new_tokens
+        * max(oracle.tolerance((*request.prompt, *answer.tokens), adapter_of(request.namespace)) for answer in answers)
+    )
     assert len({answer.tokens for answer in answers}) == len(answers), f"two beams of {request} are the same"
     for answer in answers:
         rows = _rows(oracle, request, answer.tokens).log_softmax(-1)
@@ -194,13 +217,13 @@ def _judge_beams(oracle: Contiguous, request: Request, answers: Sequence[Answer]
 
 def _rows(oracle: Contiguous, request: Request, tokens: tuple[int, ...]) -> Any:  # noqa: ANN401 -- a tensor
     """The logits that each token was chosen from."""
-    return oracle.logits((*request.prompt, *tokens))[len(request.prompt) - 1 : -1]
+    return oracle.logits((*request.prompt, *tokens), adapter_of(request.namespace))[len(request.prompt) - 1 : -1]
 
 
 def _beam_search(oracle: Contiguous, request: Request) -> list[tuple[tuple[int, ...], float]]:
     beams: list[tuple[tuple[int, ...], float]] = [(request.prompt, 0.0)]
     for _ in range(request.new_tokens):
-        logits = [oracle.logits(tokens)[-1] for tokens, _ in beams]
+        logits = [oracle.logits(tokens, adapter_of(request.namespace))[-1] for tokens, _ in beams]
         found = best_continuations([score for _, score in beams], logits, request.beams)
         beams = [((*beams[one.parent][0], one.token), one.score) for one in found]
     return beams
@@ -214,7 +237,8 @@ def requests(draw: st.DrawFn) -> Request:
     """Prompts over few tokens, so that they share prefixes."""
     prompt = tuple(draw(st.lists(st.sampled_from((5, 6)), min_size=1, max_size=14)))
     beams = draw(st.sampled_from((1, 1, 2, 3)))
-    return Request(prompt, draw(st.integers(1, 8 if beams > 1 else 16)), drafts=draw(st.integers(0, 4)), beams=beams)
+    new_tokens, drafts = draw(st.integers(1, 8 if beams > 1 else 16)), draw(st.integers(0, 4))
+    return Request(prompt, new_tokens, drafts, beams, draw(st.sampled_from((None, None, {"adapter": "a"}))))
 
 
 @st.composite
@@ -234,5 +258,5 @@ def traffics(draw: st.DrawFn, config: ModelConfig | None = None) -> Traffic:
     )
     block_size = draw(st.sampled_from((1, 2, 4, 5)))
     longest = max(len(arrival.request.prompt) + arrival.request.new_tokens for arrival in arrivals)
-    least = -(-longest // block_size) * len(config.windows)
+    least = -(-(longest - 1) // block_size) * len(config.windows)  # nobody computes the last token
     return Traffic(arrivals, limits, least + draw(st.integers(0, least)), block_size, config)

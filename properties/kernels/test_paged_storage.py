@@ -155,6 +155,56 @@ def test_a_prefill_zeroes_the_rows_that_no_query_needs() -> None:
     assert torch.allclose(out[:26], PagedTorch().attend(pool, query[:26], TABLES, LENS, scale=0.2, query_lens=counts), atol=1e-5)
 
 
+@pytest.mark.parametrize("rope", [0, 8], ids=["heads", "latents"])
+def test_appends_alone_zero_the_rows_that_no_query_needs(rope: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a bound on the new tokens there is no prefill that would do so; captured graphs pad with such rows."""
+    key, value = (torch.randn(BLOCKS, BLOCK, 1 if rope else HEADS, HEAD) for _ in range(2))
+    pool = KVPool(key, key[..., : HEAD - rope] if rope else value, BLOCK)
+    counts = torch.tensor([3, 0, 2], dtype=torch.int32)
+    query = torch.randn(8, 4, HEAD)
+    empty = torch.empty
+
+    def poisoned(*size: Any, **options: Any) -> torch.Tensor:
+        made = empty(*size, **options)
+        return made.fill_(float("nan")) if made.is_floating_point() else made
+
+    monkeypatch.setattr(torch, "empty", poisoned)
+    with Machine().installed():
+        out = PagedTriton().attend(pool, query, TABLES, LENS, scale=0.2, query_lens=counts, max_queries=3)
+    assert bool((out[5:] == 0).all())
+    assert torch.allclose(out[:5], PagedTorch().attend(pool, query[:5], TABLES, LENS, scale=0.2, query_lens=counts), atol=1e-5)
+
+
+class ShortSplits(PagedTriton):
+    """Splits of two tiles of these heads."""
+
+    split_tokens = 32
+
+
+@pytest.mark.parametrize("counts", [None, torch.tensor([2], dtype=torch.int32)], ids=["decode", "append"])
+def test_a_window_that_begins_within_a_tile_is_walked_to_its_end(counts: torch.Tensor | None) -> None:
+    """A window of 32 from position 68 on lies in tokens 64 to 99, which is more than one split of 32."""
+    pool = KVPool(*(torch.randn(7, 16, 1, 128) for _ in range(2)), 16)
+    tables, lens = torch.arange(7, dtype=torch.int32).view(1, 7), torch.tensor([100], dtype=torch.int32)
+    query = torch.randn(1 if counts is None else 2, 1, 128)
+    with Machine().installed():
+        out = ShortSplits().attend(pool, query, tables, lens, scale=0.1, query_lens=counts, window=32)
+    assert torch.allclose(out, PagedTorch().attend(pool, query, tables, lens, scale=0.1, query_lens=counts, window=32), atol=1e-5)
+
+
+@pytest.mark.parametrize("rope", [0, 8], ids=["heads", "latents"])
+@pytest.mark.parametrize("new", [None, 8, 9], ids=["decode", "append", "prefill"])
+def test_a_bound_that_is_just_met_leaves_nothing_out(rope: int, new: int | None) -> None:
+    """33 tokens are one more than a split (this small one), and 9 new ones one more than an append takes."""
+    key, value = (torch.randn(BLOCKS, BLOCK, 1 if rope else HEADS, HEAD) for _ in range(2))
+    pool = KVPool(key, key[..., : HEAD - rope] if rope else value, BLOCK)
+    lens, counts = torch.tensor([33], dtype=torch.int32), None if new is None else torch.tensor([new], dtype=torch.int32)
+    query, tables = torch.randn(new or 1, 4, HEAD), torch.tensor([[5, 0, 3]], dtype=torch.int32)
+    with Machine().installed():
+        out = ShortSplits().attend(pool, query, tables, lens, scale=0.2, query_lens=counts, max_tokens=33, max_queries=new)
+    assert torch.allclose(out, PagedTorch().attend(pool, query, tables, lens, scale=0.2, query_lens=counts), atol=1e-5)
+
+
 def test_a_plan_can_be_shared_by_layers() -> None:
     pool = KVPool(*(torch.randn(BLOCKS, BLOCK, HEADS, HEAD) for _ in range(2)), BLOCK)
     query, counts = torch.randn(26, 4, HEAD), torch.tensor([9, 0, 17], dtype=torch.int32)
