@@ -15,6 +15,7 @@ from kvproof.kernels.lowbit import LowBitPool, LowBitScheme
 from kvproof.kernels.paged.lowbit_torch import LowBitTorch
 from kvproof.kernels.paged.memory import LARGEST, by_slot, slots_of
 from kvproof.kernels.paged.plan import PrefillPlan
+from kvproof.kernels.paged.requests import check_attend, check_pool, check_store
 from kvproof.kernels.paged.torch_attention import attention, copy_pairs
 
 
@@ -38,6 +39,7 @@ class PagedTorch(PagedKernels):
 
     def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
         """Indexed assignment; padded lanes are dropped first, since -1 would be the last block. A latent is written with its key."""
+        check_store(pool, key, value, slots)
         real = slots >= 0
         block, offset = slots[real] // pool.block_size, slots[real] % pool.block_size
         parts = [(key, pool.key, pool.key_scale), (value, pool.value, pool.value_scale)]
@@ -77,6 +79,7 @@ class PagedTorch(PagedKernels):
         max_queries: int | None = None,  # noqa: ARG002 - the same
     ) -> torch.Tensor:
         """Each sequence's tokens gathered by its table, then softmax over what each query sees."""
+        check_attend(pool, query, block_tables, seq_lens, query_lens, window, sinks, soft_cap)
         out = torch.zeros(*query.shape[:-1], pool.value.shape[-1], dtype=query.dtype, device=query.device)
         row = 0
         for seq, length in enumerate(seq_lens.tolist()):
@@ -112,6 +115,7 @@ class PagedTorch(PagedKernels):
     def copy_layers(self, pools: Sequence[KVPool], pairs: torch.Tensor) -> None:
         """The same block pairs in the pools of all layers."""
         for pool in pools:
+            check_pool(pool)
             for tensor in (pool.key, pool.value, pool.key_scale, pool.value_scale):
                 if tensor is not None and tensor.dim() > 1:
                     copy_pairs(tensor, pairs)
