@@ -58,7 +58,8 @@ class PagedTorch(PagedKernels):
             return scale
         largest = rows.abs().amax(-1)
         # By a tensor: on a GPU torch divides by a Python number as it multiplies by the reciprocal, whose last bit may be another.
-        chosen = torch.where(largest > 0, largest / torch.full_like(largest, LARGEST[kind]), 1.0)
+        chosen = largest / torch.full_like(largest, LARGEST[kind])
+        chosen = torch.where(chosen > 0, chosen, 1.0)
         scale[block, offset] = chosen
         return chosen.unsqueeze(-1)
 
