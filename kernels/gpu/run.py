@@ -64,7 +64,7 @@ def _small(**sizes: Any) -> measure.Load:  # noqa: ANN401 - those of a load
     return dataclasses.replace(measure.Load(**sizes), seqs=2, tokens=256, kv_heads=2, head=64)
 
 
-DRY = Rig("no device (a dry run)", "cpu", graphs.emulated, 1 << 20, _small, 1, 64)
+DRY = Rig("no device (a dry run: its times mean nothing)", "cpu", graphs.emulated, 1 << 20, _small, 1, 64)
 """The IR machine in place of a GPU, to see that every part runs."""
 
 AHEAD = Rig("no device (kernels are compiled)", "meta", graphs.emulated, 6 << 30, measure.Load)

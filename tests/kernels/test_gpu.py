@@ -285,6 +285,7 @@ def test_a_report_keeps_what_came_before_a_failure(tmp_path: Path, monkeypatch: 
     page = (tmp_path / "gpu.md").read_text()
     assert "| decode | 1.250 | 4000.0 GB/s | 91.0 % of the sum, 93.0 % of the copy | 20 |" in page
     assert "| prefill | error | 0.0 | RuntimeError: out of memory |" in page
+    assert f"\n{held['runtime']}, torch {torch.__version__}, Triton {held['triton']}; " in page
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu.json", "gpu.md"]
 
 
