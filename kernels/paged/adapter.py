@@ -27,7 +27,16 @@ from kvproof.kernels.paged.memory import LARGEST, by_slot, slots_of
 from kvproof.kernels.paged.parts import longest_walk, merge, merge_append, parts_of, pointer, pool_strides, scale_kind, zero_behind
 from kvproof.kernels.paged.plan import PrefillPlan, plan_prefill
 from kvproof.kernels.paged.prefill import prefill_kernel
-from kvproof.kernels.paged.requests import check_attend, check_kernel_attend, check_kernel_scales, check_pool, check_store
+from kvproof.kernels.paged.requests import (
+    check_attend,
+    check_kernel_attend,
+    check_kernel_scales,
+    check_move,
+    check_pool,
+    check_scatter,
+    check_slots,
+    check_store,
+)
 from kvproof.kernels.paged.sizes import (
     APPEND_TOKENS,
     MLA_ROWS,
@@ -184,6 +193,8 @@ class PagedTriton(PagedKernels):
         """Stored keys and values of `slots` `[tokens]` int64 as `[tokens, kv_heads, head_size]`, bit by bit, and where each token has scales
         those, `[tokens, kv_heads, 1]`. A latent comes once, as a key. A slot of -1 gives zeros.
         """
+        check_pool(pool)
+        check_slots(slots)
         own = torch.arange(len(slots), device=slots.device)
         found: list[torch.Tensor] = []
         for tensor in by_slot(pool):
@@ -194,6 +205,8 @@ class PagedTriton(PagedKernels):
 
     def scatter(self, pool: KVPool, rows: Sequence[torch.Tensor], slots: torch.Tensor) -> None:
         """The inverse: what `gather` returned, to `slots`."""
+        check_pool(pool)
+        check_scatter(rows, by_slot(pool), slots)
         own = torch.arange(len(slots), device=slots.device)
         for tensor, values in zip(by_slot(pool), rows, strict=True):
             move_rows(values.unsqueeze(1), tensor, own, slots)
@@ -202,6 +215,9 @@ class PagedTriton(PagedKernels):
         """Token rows from one pool to another of any layout and block size: export, import, swap and changes of layout. For a change of shards
         give pools whose tensors are views of the heads that they share.
         """
+        for pool in (source, target):
+            check_pool(pool)
+        check_move(by_slot(source), by_slot(target), source_slots, target_slots)
         for origin, goal in zip(by_slot(source), by_slot(target), strict=True):
             move_rows(origin, goal, source_slots, target_slots)
 

@@ -5,6 +5,7 @@ Shapes, types and strides alone are looked at, never contents, so that nothing w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 import torch
@@ -28,6 +29,8 @@ def check_pool(pool: KVPool) -> None:
         _refuse(f"A pool's layout is one of {', '.join(LAYOUTS)}, got {pool.layout!r}.")
     if pool.key.dim() != 4 or pool.value.dim() != 4 or pool.key.shape[:3] != pool.value.shape[:3]:
         _refuse(f"Keys and values of a pool have four dimensions, the first three alike, got {_of(pool.key)} and {_of(pool.value)}.")
+    if min(pool.key.shape[1:]) < 1:
+        _refuse(f"A block has at least one token, head and element, got {_of(pool.key)}.")
     if pool.block_size != pool.slot_view(pool.key).shape[1]:
         _refuse(
             f"The pool says blocks of {pool.block_size} tokens, but its keys {_of(pool.key)} in layout {pool.layout} have blocks of "
@@ -65,8 +68,7 @@ def check_kernel_scales(pool: KVPool) -> None:
 def check_store(pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
     """Raise ValueError where new rows do not fit the pool."""
     check_pool(pool)
-    if slots.dim() != 1:
-        _refuse(f"Slots are [tokens], got {_of(slots)}.")
+    check_slots(slots)
     for name, rows, size in (("keys", key, pool.head_size), ("values", value, pool.value.shape[3])):
         if tuple(rows.shape) != (len(slots), pool.kv_heads, size):
             _refuse(f"New {name} are [tokens, key heads, elements], here {[len(slots), pool.kv_heads, size]}, got {_of(rows)}.")
@@ -153,12 +155,44 @@ def _check_attention(
     if len(counts) != len(seq_lens):
         what = "query rows of a decode" if query_lens is None else "query lengths"
         _refuse(f"There are {len(counts)} {what} for {len(seq_lens)} sequences; each sequence has one.")
+    if len(seq_lens) == 0 and len(query):
+        _refuse(f"There is no sequence for {len(query)} query rows.")
     if window is not None and window < 1:
         _refuse(f"A window holds at least the token itself, got {window}; None is no window.")
     if soft_cap is not None and not soft_cap > 0:
         _refuse(f"A soft cap is above 0, got {soft_cap}; None is no cap.")
     if sinks is not None and tuple(sinks.shape) != (query.shape[1],):
         _refuse(f"Sinks are one number for each query head, [{query.shape[1]}], got {_of(sinks)}.")
+
+
+def check_move(
+    origins: Sequence[torch.Tensor], goals: Sequence[torch.Tensor], source_slots: torch.Tensor, target_slots: torch.Tensor
+) -> None:
+    """Raise ValueError where the rows of tensors `[blocks, block_size, heads, elements]` do not fit into others, or the slots do not belong together."""
+    kinds = [[f"{tensor.dtype} {list(tensor.shape[2:])}" for tensor in tensors] for tensors in (origins, goals)]
+    if kinds[0] != kinds[1]:
+        _refuse(
+            f"Rows move between equal types, heads and elements, scales along with them; got {', '.join(kinds[0])} to {', '.join(kinds[1])}."
+        )
+    check_slots(source_slots)
+    check_slots(target_slots)
+    if len(source_slots) != len(target_slots):
+        _refuse(f"Each row has a source and a target slot, got {len(source_slots)} and {len(target_slots)}.")
+
+
+def check_scatter(rows: Sequence[torch.Tensor], goals: Sequence[torch.Tensor], slots: torch.Tensor) -> None:
+    """Raise ValueError where contiguous rows `[tokens, heads, elements]` do not fit the slots of a pool."""
+    check_move([values.unsqueeze(1) for values in rows], goals, slots, slots)
+    for values in rows:
+        if len(values) != len(slots):
+            _refuse(f"There are {len(values)} rows for {len(slots)} slots; each slot has one.")
+        _check_rows(values, "rows")
+
+
+def check_slots(slots: torch.Tensor) -> None:
+    """Raise ValueError for what are no slots."""
+    if slots.dim() != 1 or slots.is_floating_point():
+        _refuse(f"Slots are integers [tokens], got {slots.dtype} {_of(slots)}.")
 
 
 def check_pairs(pairs: torch.Tensor) -> None:

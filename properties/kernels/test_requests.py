@@ -43,6 +43,14 @@ def attend(kernels: type[Any], held: KVPool, **changed: Any) -> torch.Tensor:
         ({"query": torch.zeros(2, 4, 32)[..., ::2]}, "The last dimension of queries is contiguous"),
         ({"query": torch.zeros(3, 4, 16)}, "There are 3 query rows of a decode for 2 sequences"),
         ({"query_lens": torch.ones(3, dtype=torch.int32)}, "There are 3 query lengths for 2 sequences"),
+        (
+            {
+                "tables": torch.zeros(0, 2, dtype=torch.int32),
+                "seq_lens": torch.zeros(0, dtype=torch.int32),
+                "query_lens": torch.zeros(0, dtype=torch.int32),
+            },
+            "There is no sequence for 2 query rows",
+        ),
         ({"tables": torch.zeros(3, 2, dtype=torch.int32)}, r"Block tables are \[seqs, blocks\]"),
         ({"tables": torch.zeros(2, 4, dtype=torch.int32)[:, ::2]}, "The last dimension of block tables is contiguous"),
         ({"window": 0}, "A window holds at least the token itself, got 0"),
@@ -65,6 +73,7 @@ SCALES = torch.ones(3, 4, 2)
     ("held", "sentence"),
     [
         (dataclasses.replace(pool(), layout="nhd"), "A pool's layout is one of NHD, HND, got 'nhd'"),
+        (pool(heads=0), "at least one token, head and element"),
         (dataclasses.replace(pool(), block_size=8), "The pool says blocks of 8 tokens"),
         (dataclasses.replace(pool(), layout="HND"), "in layout HND have blocks of 2"),
         (pool(torch.float8_e5m2), "int8 or float8_e4m3fn, got torch.float8_e5m2"),
@@ -91,10 +100,33 @@ def test_rows_and_pairs_that_do_not_fit_are_refused(kernels: type[Any]) -> None:
     rows, slots = torch.zeros(2, 2, 16), torch.zeros(2, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"New values are \[tokens, key heads, elements\], here \[2, 2, 16\], got \[2, 1, 16\]"):
         kernels().store(pool(), rows, rows[:, :1], slots)
-    with pytest.raises(ValueError, match=r"Slots are \[tokens\]"):
+    with pytest.raises(ValueError, match=r"Slots are integers \[tokens\]"):
         kernels().store(pool(), rows, rows, slots.view(1, 2))
     with pytest.raises(ValueError, match="Pairs of blocks are integers"):
         kernels().copy_blocks(pool(), torch.zeros(2, dtype=torch.int64))
+
+
+@BOTH
+def test_moves_that_do_not_fit_are_refused(kernels: type[Any]) -> None:
+    slots = torch.arange(2)
+    scaled = dataclasses.replace(pool(torch.int8), key_scale=SCALES.clone(), value_scale=SCALES.clone())
+    for source, target in (
+        (pool(), pool(heads=1)),
+        (pool(), pool(head=24)),
+        (pool(), pool(torch.bfloat16)),
+        (scaled, pool()),
+        (pool(), scaled),
+    ):
+        with pytest.raises(ValueError, match="Rows move between equal types, heads and elements"):
+            kernels().move(source, target, slots, slots)
+    with pytest.raises(ValueError, match="a source and a target slot, got 2 and 1"):
+        kernels().move(pool(), pool(), slots, slots[:1])
+    with pytest.raises(ValueError, match="There are 1 rows for 2 slots"):
+        kernels().scatter(pool(), [torch.zeros(1, 2, 16)] * 2, slots)
+    with pytest.raises(ValueError, match="Rows move between"):
+        kernels().scatter(scaled, [torch.zeros(2, 2, 16, dtype=torch.int8)] * 2, slots)
+    with pytest.raises(ValueError, match="Slots are integers"):
+        kernels().gather(pool(), slots.float())
 
 
 def test_what_only_the_torch_path_takes_is_refused_by_the_kernels() -> None:
