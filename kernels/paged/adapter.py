@@ -31,8 +31,8 @@ from kvproof.kernels.paged.requests import (
     check_attend,
     check_kernel_attend,
     check_kernel_scales,
+    check_layout,
     check_move,
-    check_pool,
     check_scatter,
     check_slots,
     check_store,
@@ -182,7 +182,7 @@ class PagedTriton(PagedKernels):
         lie at equal distances in one storage, otherwise one for each layer.
         """
         for pool in pools:
-            check_pool(pool)
+            check_layout(pool)
         for name in ("key", "value", "key_scale", "value_scale"):
             tensors = [getattr(pool, name) for pool in pools]
             if tensors[0] is None or tensors[0].dim() == 1 or (name.startswith("value") and pools[0].latent_size):
@@ -193,7 +193,7 @@ class PagedTriton(PagedKernels):
         """Stored keys and values of `slots` `[tokens]` int64 as `[tokens, kv_heads, head_size]`, bit by bit, and where each token has scales
         those, `[tokens, kv_heads, 1]`. A latent comes once, as a key. A slot of -1 gives zeros.
         """
-        check_pool(pool)
+        check_layout(pool)
         check_slots(slots)
         own = torch.arange(len(slots), device=slots.device)
         found: list[torch.Tensor] = []
@@ -205,7 +205,7 @@ class PagedTriton(PagedKernels):
 
     def scatter(self, pool: KVPool, rows: Sequence[torch.Tensor], slots: torch.Tensor) -> None:
         """The inverse: what `gather` returned, to `slots`."""
-        check_pool(pool)
+        check_layout(pool)
         check_scatter(rows, by_slot(pool), slots)
         own = torch.arange(len(slots), device=slots.device)
         for tensor, values in zip(by_slot(pool), rows, strict=True):
@@ -216,7 +216,7 @@ class PagedTriton(PagedKernels):
         give pools whose tensors are views of the heads that they share.
         """
         for pool in (source, target):
-            check_pool(pool)
+            check_layout(pool)
         check_move(by_slot(source), by_slot(target), source_slots, target_slots)
         for origin, goal in zip(by_slot(source), by_slot(target), strict=True):
             move_rows(origin, goal, source_slots, target_slots)

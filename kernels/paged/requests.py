@@ -23,8 +23,8 @@ limit of a grid.
 """
 
 
-def check_pool(pool: KVPool) -> None:
-    """Raise ValueError where the tensors of a pool do not fit each other."""
+def check_layout(pool: KVPool) -> None:
+    """Raise ValueError where the tensors of a pool do not lie as it says: all that copies and moves need, which know no numbers."""
     if pool.layout not in LAYOUTS:
         _refuse(f"A pool's layout is one of {', '.join(LAYOUTS)}, got {pool.layout!r}.")
     if pool.key.dim() != 4 or pool.value.dim() != 4 or pool.key.shape[:3] != pool.value.shape[:3]:
@@ -36,12 +36,17 @@ def check_pool(pool: KVPool) -> None:
             f"The pool says blocks of {pool.block_size} tokens, but its keys {_of(pool.key)} in layout {pool.layout} have blocks of "
             f"{pool.slot_view(pool.key).shape[1]}."
         )
+    _check_rows(pool.key, "keys")
+    _check_rows(pool.value, "values")
+
+
+def check_pool(pool: KVPool) -> None:
+    """Raise ValueError where a pool does not hold numbers that can be stored and read: the same, their type, and the scales that belong to it."""
+    check_layout(pool)
     if pool.key.dtype != pool.value.dtype or pool.key.dtype not in (*FLOATS, *LARGEST):
         _refuse(
             f"Keys and values of a pool are both float32, float16, bfloat16, int8 or float8_e4m3fn, got {pool.key.dtype} and {pool.value.dtype}."
         )
-    _check_rows(pool.key, "keys")
-    _check_rows(pool.value, "values")
     _check_scales(pool)
 
 

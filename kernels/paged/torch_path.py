@@ -15,7 +15,7 @@ from kvproof.kernels.lowbit import LowBitPool, LowBitScheme
 from kvproof.kernels.paged.lowbit_torch import LowBitTorch
 from kvproof.kernels.paged.memory import LARGEST, by_slot, slots_of
 from kvproof.kernels.paged.plan import PrefillPlan
-from kvproof.kernels.paged.requests import check_attend, check_move, check_pool, check_scatter, check_slots, check_store
+from kvproof.kernels.paged.requests import check_attend, check_layout, check_move, check_scatter, check_slots, check_store
 from kvproof.kernels.paged.torch_attention import attention, copy_pairs
 
 
@@ -116,14 +116,14 @@ class PagedTorch(PagedKernels):
     def copy_layers(self, pools: Sequence[KVPool], pairs: torch.Tensor) -> None:
         """The same block pairs in the pools of all layers."""
         for pool in pools:
-            check_pool(pool)
+            check_layout(pool)
             for tensor in (pool.key, pool.value, pool.key_scale, pool.value_scale):
                 if tensor is not None and tensor.dim() > 1:
                     copy_pairs(tensor, pairs)
 
     def gather(self, pool: KVPool, slots: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """As `PagedTriton.gather`."""
-        check_pool(pool)
+        check_layout(pool)
         check_slots(slots)
         real = slots >= 0
         block, offset = slots[real] // pool.block_size, slots[real] % pool.block_size
@@ -136,7 +136,7 @@ class PagedTorch(PagedKernels):
 
     def scatter(self, pool: KVPool, rows: Sequence[torch.Tensor], slots: torch.Tensor) -> None:
         """As `PagedTriton.scatter`."""
-        check_pool(pool)
+        check_layout(pool)
         check_scatter(rows, by_slot(pool), slots)
         real = slots >= 0
         block, offset = slots[real] // pool.block_size, slots[real] % pool.block_size
@@ -146,7 +146,7 @@ class PagedTorch(PagedKernels):
     def move(self, source: KVPool, target: KVPool, source_slots: torch.Tensor, target_slots: torch.Tensor) -> None:
         """As `PagedTriton.move`."""
         for pool in (source, target):
-            check_pool(pool)
+            check_layout(pool)
         check_move(by_slot(source), by_slot(target), source_slots, target_slots)
         both = (source_slots >= 0) & (target_slots >= 0)
         self.scatter(target, self.gather(source, source_slots[both]), target_slots[both])

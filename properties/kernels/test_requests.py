@@ -68,31 +68,46 @@ BYTES = pool(torch.int8)
 SCALES = torch.ones(3, 4, 2)
 
 
+LAYOUTS = [
+    (dataclasses.replace(pool(), layout="nhd"), "A pool's layout is one of NHD, HND, got 'nhd'"),
+    (pool(heads=0), "at least one token, head and element"),
+    (dataclasses.replace(pool(), block_size=8), "The pool says blocks of 8 tokens"),
+    (dataclasses.replace(pool(), layout="HND"), "in layout HND have blocks of 2"),
+    (dataclasses.replace(pool(), value=torch.zeros(3, 4, 1, 16)), "the first three alike"),
+]
+NUMBERS = [
+    (pool(torch.float8_e5m2), "int8 or float8_e4m3fn, got torch.float8_e5m2"),
+    (BYTES, "has scales of keys and of values, got 0 of 2"),
+    (dataclasses.replace(pool(), key_scale=SCALES, value_scale=SCALES), "float32 has no scales"),
+    (dataclasses.replace(BYTES, key_scale=SCALES, value_scale=torch.ones(1)), "for keys and for values alike"),
+    (dataclasses.replace(BYTES, key_scale=SCALES.half(), value_scale=SCALES.half()), "Scales are float32"),
+]
+
+
 @BOTH
-@pytest.mark.parametrize(
-    ("held", "sentence"),
-    [
-        (dataclasses.replace(pool(), layout="nhd"), "A pool's layout is one of NHD, HND, got 'nhd'"),
-        (pool(heads=0), "at least one token, head and element"),
-        (dataclasses.replace(pool(), block_size=8), "The pool says blocks of 8 tokens"),
-        (dataclasses.replace(pool(), layout="HND"), "in layout HND have blocks of 2"),
-        (pool(torch.float8_e5m2), "int8 or float8_e4m3fn, got torch.float8_e5m2"),
-        (BYTES, "has scales of keys and of values, got 0 of 2"),
-        (dataclasses.replace(pool(), key_scale=SCALES, value_scale=SCALES), "float32 has no scales"),
-        (dataclasses.replace(BYTES, key_scale=SCALES, value_scale=torch.ones(1)), "for keys and for values alike"),
-        (dataclasses.replace(BYTES, key_scale=SCALES.half(), value_scale=SCALES.half()), "Scales are float32"),
-        (dataclasses.replace(pool(), value=torch.zeros(3, 4, 1, 16)), "the first three alike"),
-    ],
-)
+@pytest.mark.parametrize(("held", "sentence"), [*LAYOUTS, *NUMBERS])
 def test_a_pool_that_does_not_fit_itself_is_refused(kernels: type[Any], held: KVPool, sentence: str) -> None:
     rows = torch.zeros(1, 2, 16)
-    for call in (
-        lambda: attend(kernels, held),
-        lambda: kernels().store(held, rows, rows, torch.zeros(1, dtype=torch.int64)),
-        lambda: kernels().copy_blocks(held, torch.zeros(1, 2, dtype=torch.int64)),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            call()
+    with pytest.raises(ValueError, match=sentence):
+        attend(kernels, held)
+    with pytest.raises(ValueError, match=sentence):
+        kernels().store(held, rows, rows, torch.zeros(1, dtype=torch.int64))
+
+
+@BOTH
+@pytest.mark.parametrize(("held", "sentence"), LAYOUTS)
+def test_a_pool_that_does_not_lie_as_it_says_is_not_even_copied(kernels: type[Any], held: KVPool, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        kernels().copy_blocks(held, torch.zeros(1, 2, dtype=torch.int64))
+
+
+@BOTH
+def test_copies_take_numbers_of_any_type(kernels: type[Any]) -> None:
+    held = pool(torch.float8_e5m2)
+    held.key.view(torch.uint8)[0] = 7
+    with Machine().installed():
+        kernels().copy_blocks(held, torch.tensor([[0, 2]]))
+    assert torch.equal(held.key[2].view(torch.uint8), held.key[0].view(torch.uint8))
 
 
 @BOTH
