@@ -38,6 +38,12 @@ def check_layout(pool: KVPool) -> None:
         )
     _check_rows(pool.key, "keys")
     _check_rows(pool.value, "values")
+    within = pool.value.data_ptr() == pool.key.data_ptr() and pool.value.stride() == pool.key.stride()
+    if pool.latent_size is not None and (pool.kv_heads != 1 or pool.latent_size > pool.head_size or not within):
+        _refuse(
+            f"Keys of {pool.head_size} elements and values of {pool.latent_size} are a pool of latents: one head, and values are the first elements "
+            f"of the keys in the same memory. Here they are something else."
+        )
 
 
 def check_pool(pool: KVPool) -> None:

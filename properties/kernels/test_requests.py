@@ -70,6 +70,8 @@ SCALES = torch.ones(3, 4, 2)
 
 LAYOUTS = [
     (dataclasses.replace(pool(), layout="nhd"), "A pool's layout is one of NHD, HND, got 'nhd'"),
+    (dataclasses.replace(pool(), value=torch.zeros(3, 4, 2, 8)), "Keys of 16 elements and values of 8 are a pool of latents"),
+    (dataclasses.replace(pool(heads=1), value=torch.zeros(3, 4, 1, 8)), "of the keys in the same memory"),
     (pool(heads=0), "at least one token, head and element"),
     (dataclasses.replace(pool(), block_size=8), "The pool says blocks of 8 tokens"),
     (dataclasses.replace(pool(), layout="HND"), "in layout HND have blocks of 2"),
