@@ -74,7 +74,7 @@ class KVPool:
 
     Scales are float32 and multiply what is stored. One for the pool, `[1]`, is given (the feature `fp8`). One for each slot and head,
     `[blocks, block_size, kv_heads]` whatever the layout, is chosen by `store` (`fp8-token`, `int8`): the largest magnitude of the row divided
-    by the largest number of the type, 448 or 127, and 1 for a row of zeros.
+    by the largest number of the type, 448 or 127, and 1 where that is 0.
     """
 
     key: torch.Tensor

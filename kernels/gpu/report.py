@@ -130,6 +130,8 @@ class Report:
         """What ran where."""
         return {
             "device": self.device,
+            "day": time.strftime("%Y-%m-%d", time.gmtime()),
+            "runtime": _runtime(),
             "torch": torch.__version__,
             "triton": triton.__version__,
             "seconds": round(time.monotonic() - self.start, 1),
@@ -169,7 +171,7 @@ class Report:
         lines = [
             f"# Paged kernels on {facts['device']}",
             "",
-            f"torch {facts['torch']}, Triton {facts['triton']}, {facts['seconds']} s. Made by `python benchmarks/gpu.py`.",
+            f"{facts['runtime']}, torch {facts['torch']}, Triton {facts['triton']}; {facts['seconds']} s on {facts['day']}. Made by `python benchmarks/gpu.py`.",
             "",
             self._summary(),
             "",
@@ -190,6 +192,13 @@ class Report:
         if self.problems:
             lines += ["", "## Not done", "", *(f"* {_cell(problem)}" for problem in self.problems)]
         return "\n".join(lines) + "\n"
+
+
+def _runtime() -> str:
+    """The release of the GPU's runtime that torch was built for."""
+    if torch.version.hip:
+        return f"ROCm {torch.version.hip}"
+    return f"CUDA {torch.version.cuda}" if torch.version.cuda else "No GPU runtime"
 
 
 def _row(entry: Measurement) -> str:

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import gc
 import json
+import os
 import sys
 import tempfile
 import time
@@ -23,7 +24,7 @@ import torch
 
 from kvproof.kernels.gpu import ahead, checks, graphs, measure
 from kvproof.kernels.gpu.report import Measurement, Report
-from kvproof.kernels.gpu.supervise import LOST, supervise
+from kvproof.kernels.gpu.supervise import LOST, end_with, supervise
 from kvproof.kernels.gpu.tune import tune
 from kvproof.kernels.machine import Machine
 from kvproof.kernels.paged.adapter import PagedTriton
@@ -63,7 +64,7 @@ def _small(**sizes: Any) -> measure.Load:  # noqa: ANN401 - those of a load
     return dataclasses.replace(measure.Load(**sizes), seqs=2, tokens=256, kv_heads=2, head=64)
 
 
-DRY = Rig("no device (a dry run)", "cpu", graphs.emulated, 1 << 20, _small, 1, 64)
+DRY = Rig("no device (a dry run: its times mean nothing)", "cpu", graphs.emulated, 1 << 20, _small, 1, 64)
 """The IR machine in place of a GPU, to see that every part runs."""
 
 AHEAD = Rig("no device (kernels are compiled)", "meta", graphs.emulated, 6 << 30, measure.Load)
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str] | None = None, script: str = "") -> int:
         "--dry-run", action="store_true", help="without a GPU: every part on the IR machine and small loads; its times mean nothing"
     )
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"begin no part after this many seconds (default: {SECONDS:.0f})")
-    parser.add_argument("--worker", type=float, metavar="START", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", type=float, nargs=2, metavar=("START", "SUPERVISOR"), help=argparse.SUPPRESS)
     parser.add_argument("--ahead", type=json.loads, metavar="SHARE", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.ahead:
@@ -95,10 +96,15 @@ def main(arguments: Sequence[str] | None = None, script: str = "") -> int:
     again = [sys.executable, script, *(sys.argv[1:] if arguments is None else arguments)]
     if script and options.worker is None:
         report = Report(options.out, "not known yet")
-        return supervise([*again, "--worker", str(report.start)], report, report.start + options.seconds + GRACE_SECONDS)
+        worker = [*again, "--worker", str(report.start), str(os.getpid())]
+        return supervise(worker, report, report.start + options.seconds + GRACE_SECONDS)
     rig = DRY if options.dry_run else gpu()
     measure.DEVICE = rig.device
-    report = Report(options.out, rig.name, options.worker)
+    start = None
+    if options.worker:
+        start, supervisor = options.worker
+        end_with(int(supervisor))
+    report = Report(options.out, rig.name, start)
     helpers = ahead.start(again) if script and not options.dry_run and options.only != "tune" else []
     try:
         return _go_through(options.only, rig, report, options.seconds)

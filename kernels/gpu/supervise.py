@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 
@@ -51,6 +52,19 @@ def supervise(command: Sequence[str], report: Report, deadline: float) -> int:
         if time.monotonic() > deadline or len(report.begun) == begun:
             report.problem("The run was cut off here.")
             return 1 if report.at_fault else 0
+
+
+def end_with(supervisor: int) -> None:
+    """In a worker: end this process and what it has started once the process `supervisor` is gone. Killed by signal 9, that can end nobody itself, and
+    the device would stay taken.
+    """
+
+    def watch() -> None:
+        while os.getppid() == supervisor:
+            time.sleep(POLL_SECONDS)
+        os.killpg(0, signal.SIGKILL)  # the worker leads its group
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _wait(worker: subprocess.Popen[bytes], report: Report, deadline: float, begun: int) -> tuple[str, str]:

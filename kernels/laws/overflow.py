@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvproof.kernels.contract import KernelCapabilities, PagedKernels
 from kvproof.kernels.laws.cases import Case
@@ -16,12 +16,15 @@ from kvproof.kernels.report import LawResult
 
 if TYPE_CHECKING:
     from kvproof.kernels.laws.calls import Launch
+    from kvproof.kernels.machine.ir import Program
     from kvproof.kernels.proofs.prove import Proof
 
 LAW = "no-address-overflow"
 
 PROOF_SECONDS = 20.0
-"""CPU time for all proofs of one adapter: a plain kernel takes a tenth of a second, and what is nonlinear is not worth waiting for."""
+"""CPU time for all proofs of one adapter, the calls on giant pools not counted: a plain kernel takes a tenth of a second, and what is nonlinear is not
+worth waiting for.
+"""
 
 
 @dataclasses.dataclass
@@ -33,7 +36,7 @@ class _State:
 
 def check_overflow(kernels: type[PagedKernels], capabilities: KernelCapabilities, call_seconds: float = CALL_SECONDS) -> LawResult:
     """Judge the law on every operation, layout and quantisation that is claimed."""
-    state, deadline = _State(), time.process_time() + PROOF_SECONDS
+    state, prover = _State(), _Prover()
     has_solver = importlib.util.find_spec("z3") is not None
     for case in giant_cases(capabilities):
         try:
@@ -44,7 +47,7 @@ def check_overflow(kernels: type[PagedKernels], capabilities: KernelCapabilities
             # An address that is not computed has not wrapped, and every further call may take as long.
             return LawResult(LAW, "not-exercised", state.exercised, run.stopped)
         state.exercised += 1
-        found = _prove(run.launches, deadline) if has_solver else []
+        found = prover.prove(run.launches) if has_solver else []
         if run.failure is not None:
             shown = next((f"; the solver: {proof}" for proof in found if proof.outcome == "counterexample"), "")
             return LawResult(LAW, "broken", state.exercised, run.failure.reason + shown, run.failure.case)
@@ -55,14 +58,29 @@ def check_overflow(kernels: type[PagedKernels], capabilities: KernelCapabilities
     return LawResult(LAW, "held", state.exercised, _summary(state, capabilities, has_solver))
 
 
-def _prove(launches: tuple[Launch, ...], deadline: float) -> list[Proof]:
-    from kvproof.kernels.proofs.prove import prove_launch
+class _Prover:
+    """Proofs of one adapter's launches, those of equal launches made once."""
 
-    return [
-        proof
-        for launch in launches
-        for proof in prove_launch(launch.program, flatten(launch.bound, launch.constants), launch.grid, deadline)
-    ]
+    def __init__(self) -> None:
+        self.seconds_left = PROOF_SECONDS
+        self.known: dict[tuple[Any, ...], tuple[Program, list[Proof]]] = {}
+
+    def prove(self, launches: tuple[Launch, ...]) -> list[Proof]:
+        """Those of all launches, unknown where the time is used up."""
+        start = time.process_time()
+        found = [proof for launch in launches for proof in self._prove_one(launch, start + self.seconds_left)]
+        self.seconds_left -= time.process_time() - start
+        return found
+
+    def _prove_one(self, launch: Launch, deadline: float) -> list[Proof]:
+        from kvproof.kernels.proofs.prove import launch_key, prove_launch
+
+        values = flatten(launch.bound, launch.constants)
+        key = launch_key(launch.program, values, launch.grid)
+        if key not in self.known:
+            # The program is kept with its proofs: its id may be given to another one once it is gone.
+            self.known[key] = launch.program, prove_launch(launch.program, values, launch.grid, deadline)
+        return self.known[key][1]
 
 
 def _take(state: _State, kernels: type[PagedKernels], capabilities: KernelCapabilities, case: Case, proof: Proof) -> LawResult | None:

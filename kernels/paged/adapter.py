@@ -27,6 +27,16 @@ from kvproof.kernels.paged.memory import LARGEST, by_slot, slots_of
 from kvproof.kernels.paged.parts import longest_walk, merge, merge_append, parts_of, pointer, pool_strides, scale_kind, zero_behind
 from kvproof.kernels.paged.plan import PrefillPlan, plan_prefill
 from kvproof.kernels.paged.prefill import prefill_kernel
+from kvproof.kernels.paged.requests import (
+    check_attend,
+    check_kernel_attend,
+    check_kernel_scales,
+    check_layout,
+    check_move,
+    check_scatter,
+    check_slots,
+    check_store,
+)
 from kvproof.kernels.paged.sizes import (
     APPEND_TOKENS,
     MLA_ROWS,
@@ -79,7 +89,9 @@ class PagedTriton(PagedKernels):
         )
 
     def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
-        """One launch for keys, values and their scales."""
+        """One launch for keys, values and their scales. Like every method, raises ValueError where the request does not fit (`requests`)."""
+        check_store(pool, key, value, slots)
+        check_kernel_scales(pool)
         tokens, heads, head = key.shape
         if tokens == 0:
             return
@@ -114,11 +126,13 @@ class PagedTriton(PagedKernels):
         longest one possible. `max_queries`: no sequence has more query tokens, which spares the launch of a prefill for a batch of appends.
         Neither changes a bit.
         """
+        check_attend(pool, query, block_tables, seq_lens, query_lens, window, sinks, soft_cap)
+        check_kernel_attend(pool, query, seq_lens)
         out = torch.empty(*query.shape[:-1], pool.value.shape[-1], dtype=query.dtype, device=query.device)
         if out.numel() == 0:
             return out
         if pool.latent_size is not None:
-            if window or sinks is not None or soft_cap:
+            if window is not None or sinks is not None or soft_cap is not None:
                 raise ValueError(
                     "The latent kernels take no window, sinks or soft cap: no model with latents has them; call attend without."
                 )
@@ -169,6 +183,8 @@ class PagedTriton(PagedKernels):
         """The same block pairs in the pools of all layers: one launch for keys, one for values and one for each kind of scale where the layers
         lie at equal distances in one storage, otherwise one for each layer.
         """
+        for pool in pools:
+            check_layout(pool)
         for name in ("key", "value", "key_scale", "value_scale"):
             tensors = [getattr(pool, name) for pool in pools]
             if tensors[0] is None or tensors[0].dim() == 1 or (name.startswith("value") and pools[0].latent_size):
@@ -179,6 +195,8 @@ class PagedTriton(PagedKernels):
         """Stored keys and values of `slots` `[tokens]` int64 as `[tokens, kv_heads, head_size]`, bit by bit, and where each token has scales
         those, `[tokens, kv_heads, 1]`. A latent comes once, as a key. A slot of -1 gives zeros.
         """
+        check_layout(pool)
+        check_slots(slots)
         own = torch.arange(len(slots), device=slots.device)
         found: list[torch.Tensor] = []
         for tensor in by_slot(pool):
@@ -189,6 +207,8 @@ class PagedTriton(PagedKernels):
 
     def scatter(self, pool: KVPool, rows: Sequence[torch.Tensor], slots: torch.Tensor) -> None:
         """The inverse: what `gather` returned, to `slots`."""
+        check_layout(pool)
+        check_scatter(rows, by_slot(pool), slots)
         own = torch.arange(len(slots), device=slots.device)
         for tensor, values in zip(by_slot(pool), rows, strict=True):
             move_rows(values.unsqueeze(1), tensor, own, slots)
@@ -197,6 +217,9 @@ class PagedTriton(PagedKernels):
         """Token rows from one pool to another of any layout and block size: export, import, swap and changes of layout. For a change of shards
         give pools whose tensors are views of the heads that they share.
         """
+        for pool in (source, target):
+            check_layout(pool)
+        check_move(by_slot(source), by_slot(target), source_slots, target_slots)
         for origin, goal in zip(by_slot(source), by_slot(target), strict=True):
             move_rows(origin, goal, source_slots, target_slots)
 

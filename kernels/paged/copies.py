@@ -10,6 +10,7 @@ import triton
 from kvproof.kernels.paged.copy import copy_kernel
 from kvproof.kernels.paged.memory import INTEGERS, bits, block_runs, layers_view
 from kvproof.kernels.paged.move import move_kernel
+from kvproof.kernels.paged.requests import check_pairs
 from kvproof.kernels.paged.sizes import padded
 
 
@@ -17,6 +18,8 @@ def copy_tensors(tensors: Sequence[torch.Tensor], pairs: torch.Tensor) -> None:
     """The same block pairs in several tensors `[blocks, ...]` of up to four dimensions: one launch where they lie at equal distances in one
     storage, otherwise one for each. A pair with a -1 in it is padding and copies nothing.
     """
+    check_pairs(pairs)
+    pairs = pairs.contiguous()  # the kernel knows no strides of theirs
     together = layers_view(tensors)
     for layers in [together] if together is not None else [tensor.unsqueeze(0) for tensor in tensors]:
         _copy(bits(layers), pairs)

@@ -47,8 +47,8 @@ def store_rows(
         values = narrowed(tl.div_rn(values.to(tl.float32), tl.load(scales)), LIMIT, pool.dtype.element_ty)
     elif SCALES == "token":
         values = values.to(tl.float32)
-        largest = tl.max(tl.abs(values), 1)
-        scale = tl.where(largest > 0.0, tl.div_rn(largest, LIMIT), 1.0)
+        scale = tl.div_rn(tl.max(tl.abs(values), 1), LIMIT)
+        scale = tl.where(scale > 0.0, scale, 1.0)  # of zeros, and of what is so small that its scale vanishes
         tl.store(scales + slot * kv_heads + head, scale, mask=live)
         values = narrowed(tl.div_rn(values, scale[:, None]), LIMIT, pool.dtype.element_ty)
     where = (slot // BLOCK) * block_stride + (slot % BLOCK) * slot_stride + head * pool_head_stride

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from kvproof.kernels.paged.requests import check_pairs
+
 
 def copy_pairs(tensor: torch.Tensor, pairs: torch.Tensor) -> None:
     """Rows of a tensor to other rows; a pair with a -1 in it is padding."""
+    check_pairs(pairs)
     pairs = pairs[(pairs >= 0).all(1)]
     tensor[pairs[:, 1]] = tensor[pairs[:, 0]]
 

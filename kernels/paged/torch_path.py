@@ -15,6 +15,7 @@ from kvproof.kernels.lowbit import LowBitPool, LowBitScheme
 from kvproof.kernels.paged.lowbit_torch import LowBitTorch
 from kvproof.kernels.paged.memory import LARGEST, by_slot, slots_of
 from kvproof.kernels.paged.plan import PrefillPlan
+from kvproof.kernels.paged.requests import check_attend, check_layout, check_move, check_scatter, check_slots, check_store
 from kvproof.kernels.paged.torch_attention import attention, copy_pairs
 
 
@@ -38,6 +39,7 @@ class PagedTorch(PagedKernels):
 
     def store(self, pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
         """Indexed assignment; padded lanes are dropped first, since -1 would be the last block. A latent is written with its key."""
+        check_store(pool, key, value, slots)
         real = slots >= 0
         block, offset = slots[real] // pool.block_size, slots[real] % pool.block_size
         parts = [(key, pool.key, pool.key_scale), (value, pool.value, pool.value_scale)]
@@ -56,7 +58,8 @@ class PagedTorch(PagedKernels):
             return scale
         largest = rows.abs().amax(-1)
         # By a tensor: on a GPU torch divides by a Python number as it multiplies by the reciprocal, whose last bit may be another.
-        chosen = torch.where(largest > 0, largest / torch.full_like(largest, LARGEST[kind]), 1.0)
+        chosen = largest / torch.full_like(largest, LARGEST[kind])
+        chosen = torch.where(chosen > 0, chosen, 1.0)
         scale[block, offset] = chosen
         return chosen.unsqueeze(-1)
 
@@ -77,6 +80,7 @@ class PagedTorch(PagedKernels):
         max_queries: int | None = None,  # noqa: ARG002 - the same
     ) -> torch.Tensor:
         """Each sequence's tokens gathered by its table, then softmax over what each query sees."""
+        check_attend(pool, query, block_tables, seq_lens, query_lens, window, sinks, soft_cap)
         out = torch.zeros(*query.shape[:-1], pool.value.shape[-1], dtype=query.dtype, device=query.device)
         row = 0
         for seq, length in enumerate(seq_lens.tolist()):
@@ -112,12 +116,15 @@ class PagedTorch(PagedKernels):
     def copy_layers(self, pools: Sequence[KVPool], pairs: torch.Tensor) -> None:
         """The same block pairs in the pools of all layers."""
         for pool in pools:
+            check_layout(pool)
             for tensor in (pool.key, pool.value, pool.key_scale, pool.value_scale):
                 if tensor is not None and tensor.dim() > 1:
                     copy_pairs(tensor, pairs)
 
     def gather(self, pool: KVPool, slots: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """As `PagedTriton.gather`."""
+        check_layout(pool)
+        check_slots(slots)
         real = slots >= 0
         block, offset = slots[real] // pool.block_size, slots[real] % pool.block_size
         found = []
@@ -129,6 +136,8 @@ class PagedTorch(PagedKernels):
 
     def scatter(self, pool: KVPool, rows: Sequence[torch.Tensor], slots: torch.Tensor) -> None:
         """As `PagedTriton.scatter`."""
+        check_layout(pool)
+        check_scatter(rows, by_slot(pool), slots)
         real = slots >= 0
         block, offset = slots[real] // pool.block_size, slots[real] % pool.block_size
         for tensor, values in zip(by_slot(pool), rows, strict=True):
@@ -136,6 +145,9 @@ class PagedTorch(PagedKernels):
 
     def move(self, source: KVPool, target: KVPool, source_slots: torch.Tensor, target_slots: torch.Tensor) -> None:
         """As `PagedTriton.move`."""
+        for pool in (source, target):
+            check_layout(pool)
+        check_move(by_slot(source), by_slot(target), source_slots, target_slots)
         both = (source_slots >= 0) & (target_slots >= 0)
         self.scatter(target, self.gather(source, source_slots[both]), target_slots[both])
 

@@ -56,6 +56,18 @@ def prove_launch(program: Program, values: Sequence[Any], grid: tuple[int, int, 
     return [_prove(evaluator, access, tensors, function.name, deadline) for access in evaluator.accesses]
 
 
+def launch_key(program: Program, values: Sequence[Any], grid: tuple[int, int, int]) -> tuple[Any, ...]:
+    """What the proofs of a launch depend on: launches with equal keys have the same ones, as long as the programs live."""
+    return (id(program), grid, *(_described(value) for value in values))
+
+
+def _described(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value if isinstance(value, int) else None
+    found = _content(value, "")
+    return value.dtype, tuple(value.shape), value.stride(), found and (found.low, found.high)
+
+
 def _content(tensor: torch.Tensor, name: str) -> Content | None:
     """The range of an integer tensor's values. Pools hold whatever they hold and are too large to look at."""
     if tensor.dtype not in (torch.int32, torch.int64) or not 0 < tensor.numel() <= 1 << 24:

@@ -84,7 +84,7 @@ PAGED_FAULTS: dict[str, Fault] = {
     "values are written where keys are": one(EQUALS, "value, value_pool, value_scale, slot", "value, key_pool, value_scale, slot"),
     "e4m3 wraps instead of saturating": one("quantised-within-bound", "row = tl.clamp(row, -LIMIT, LIMIT, propagate_nan=tl.PropagateNan.ALL)", "row = tl.where(tl.abs(row) > LIMIT, row * 0.0, row)"),
     "int8 is truncated": one("quantised-within-bound", "tl.floor(row + 0.5).to(tl.int8)", "row.to(tl.int8)"),
-    "scales are half of what they must be": one(BOUND, "scale = tl.where(largest > 0.0, tl.div_rn(largest, LIMIT), 1.0)", "scale = tl.where(largest > 0.0, tl.div_rn(largest, LIMIT * 2.0), 1.0)"),
+    "scales are half of what they must be": one(BOUND, "scale = tl.div_rn(tl.max(tl.abs(values), 1), LIMIT)", "scale = tl.div_rn(tl.max(tl.abs(values), 1), LIMIT * 2.0)"),
     "one scale serves two slots": one("quantised-within-bound", "tl.store(scales + slot * kv_heads + head, scale, mask=live)", "tl.store(scales + slot // 2 * kv_heads + head, scale, mask=live)"),
     "the scale of values is read for keys": one(EQUALS, "return tl.load(key_scale + scale_at, mask=seen, other=0.0)", "return tl.load(value_scale + scale_at, mask=seen, other=0.0)", "B59"),
     "scales are found without their block": one(EQUALS, "scale_at = (block * BLOCK + offset) * kv_heads + kv_head", "scale_at = offset * kv_heads + kv_head"),

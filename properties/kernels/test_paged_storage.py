@@ -117,6 +117,19 @@ def test_a_scale_for_each_slot_and_head_keeps_rows_of_any_size(dtype: torch.dtyp
         assert ((got.double() - expected.output).abs() <= expected.bound).all()
 
 
+@pytest.mark.parametrize("kernels", [PagedTriton, ByBits, PagedTorch])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_a_row_so_small_that_its_scale_vanishes_is_stored_as_zeros(dtype: torch.dtype, kernels: Any) -> None:
+    pool = token_scaled(dtype, "NHD")
+    rows = torch.zeros(1, HEADS, HEAD)
+    rows[0, 0, :3] = torch.tensor([1e-44, -1e-45, 5e-45])
+    with Machine().installed():
+        kernels().store(pool, rows, rows, torch.tensor([5]))
+    assert torch.equal(reference.dequantised(pool, key=True)[0, 5].float(), torch.zeros(HEADS, HEAD))
+    assert pool.key_scale is not None
+    assert torch.equal(pool.key_scale[0, 5], torch.ones(HEADS))
+
+
 def test_moves_are_proved_in_a_pool_of_2_to_the_40_bytes() -> None:
     blocks = 2**40 // (16 * 2 * 32 * 2)
     pool = KVPool(*(sparse_tensor((blocks, 16, 2, 32), torch.bfloat16) for _ in range(2)), 16)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,7 @@ def test_a_report_keeps_what_came_before_a_failure(tmp_path: Path, monkeypatch: 
     page = (tmp_path / "gpu.md").read_text()
     assert "| decode | 1.250 | 1.200, 1.500 | 5.0 GB | 4000.0 GB/s | 91.0 % of the sum, 93.0 % of the copy | 20 |" in page
     assert "| prefill | error | 0.0 | RuntimeError: out of memory |" in page
+    assert f"\n{held['runtime']}, torch {torch.__version__}, Triton {held['triton']}; " in page
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu.json", "gpu.md"]
 
 
@@ -417,6 +419,34 @@ def test_what_a_worker_has_started_ends_with_it(tmp_path: Path) -> None:
     status = Path("/proc", (tmp_path / "child").read_text(), "status")
     # Killed, it stays a zombie where nobody waits for orphans.
     assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+def state(pid: int) -> str:
+    """Of a process: "Z" where it has ended and nobody waits for it, "" where it is gone."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path("/proc", str(pid), "stat").read_text().rpartition(") ")[2][:1]
+    return ""
+
+
+def test_a_run_that_is_killed_leaves_no_process_and_what_it_knew(tmp_path: Path) -> None:
+    script = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--dry-run", "--only", "checks", "--out", str(tmp_path / "dry")]
+    run_of_it = subprocess.Popen(script, stdout=subprocess.DEVNULL)
+    worker = 0
+    while not (worker and json.loads((tmp_path / "dry.json").read_text())["checks"]):
+        assert run_of_it.poll() is None
+        time.sleep(0.2)
+        children = Path("/proc", str(run_of_it.pid), "task", str(run_of_it.pid), "children").read_text().split()
+        worker = int(children[0]) if children and (tmp_path / "dry.json").exists() else 0
+    run_of_it.kill()
+    run_of_it.wait()
+    left = 100
+    while state(worker) not in ("", "Z") and left:
+        time.sleep(0.1)
+        left -= 1
+    assert left, "the worker goes on"
+    held = json.loads((tmp_path / "dry.json").read_text())
+    assert held["checks"][0]["verdict"] == "held"
+    assert not held["complete"]
 
 
 def test_a_run_ends_at_its_deadline_wherever_it_is(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 import triton
@@ -9,8 +11,13 @@ import triton.language as tl
 
 pytest.importorskip("z3")
 
+from kvproof.kernels.contract import KernelCapabilities
+from kvproof.kernels.laws import overflow
+from kvproof.kernels.laws.calls import Launch
 from kvproof.kernels.machine import installed, sparse_tensor
 from kvproof.kernels.machine.launch import flatten
+from kvproof.kernels.plain.triton_kernels import PlainTriton
+from kvproof.kernels.proofs import prove
 from kvproof.kernels.proofs.prove import Proof, prove_launch
 
 
@@ -147,3 +154,29 @@ def test_a_quotient_is_no_larger_than_its_dividend() -> None:
         if proof.outcome != "proved"
     ]
     assert (load.outcome, "not constant" in load.reason) == ("unknown", True)
+
+
+def test_equal_launches_are_proved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    real = prove.prove_launch
+    monkeypatch.setattr(prove, "prove_launch", lambda *launch: made.append(launch) or real(*launch))
+    launches = []
+    with installed() as machine:
+        machine.on_launch.append(lambda lowered, bound, shape: launches.append(Launch(lowered.program, bound, lowered.constants, shape)))
+        for rows in ([0, 2**26 - 1], [0, 2**26 - 1], [2**26 - 1, 0], [0, 2**25]):
+            wide_rows[(2,)](*_pool_arguments(rows), 64, N=64)
+    prover = overflow._Prover()
+    proofs = prover.prove(tuple(launches))
+    assert len(made) == 2, "the last one's rows have another range"
+    assert [proof.outcome for proof in proofs] == ["proved"] * 12
+    assert prover.prove(tuple(launches)) == proofs
+    assert len(made) == 2
+    assert prover.seconds_left < overflow.PROOF_SECONDS
+
+
+def test_what_there_was_no_time_for_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overflow, "PROOF_SECONDS", -1.0)
+    claims = KernelCapabilities(features=frozenset({"decode"}), max_pool_bytes=2**33)
+    law = overflow.check_overflow(PlainTriton, claims)
+    assert law.verdict == "held"
+    assert re.search(r"; 0 of (\d+) accesses proved, \1 unknown, .* because the time for proofs was used up", law.reason), law.reason
