@@ -26,9 +26,7 @@ PROGRAMS = 250
 """How many swarm programs a seeded bug gets to show itself. The programs are the same everywhere; only those in `RARE` need more."""
 
 RARE = {
-    "batch-is-given-one-block": 530,
     "accepted-drafts-taken-from-the-end": 393,
-    "truncation-keeps-the-chain": 251,
     "hash-is-a-polynomial": 538,
 }
 """Bugs that take many programs more, and the first program that shows them: to run those before it takes about ten seconds."""
