@@ -257,6 +257,7 @@ WRONG = [
     ("extend", [0, 1], "extend(0, 1, ()) returned list [0, 1]; it must return kvproof.Grant."),
     ("fork", {}, "fork(0, 1) returned dict {}; it must return kvproof.Grant."),
     ("extend", Grant(adopted=-2), "extend(0, 1, ()): Grant.adopted is -2; it cannot be negative."),
+    ("extend", Grant(adopted=False), "extend(0, 1, ()): Grant.adopted is bool False; it must be an integer."),
     ("extend", Grant(adopted=None), "extend(0, 1, ()): Grant.adopted is NoneType None; it must be an integer."),
     ("extend", Grant(copies=None), "extend(0, 1, ()): Grant.copies is NoneType None; it must be a sequence."),
     ("extend", Grant(copies="abc"), "extend(0, 1, ()): Grant.copies is str 'abc'; it must be a sequence."),
@@ -433,6 +434,7 @@ def test_a_table_that_raises_only_the_first_time_is_told_too():
     [
         (None, "snapshot() returned NoneType None; it must return kvproof.Snapshot."),
         ({"free": []}, "snapshot() returned dict {'free': []}; it must return kvproof.Snapshot."),
+        (Snapshot(free=[[1]]), "Snapshot.free holds list [1]; block ids are integers."),
         (Snapshot(refcounts=[0]), "Snapshot.refcounts is list [0]; it must map block ids to counts."),
         (Snapshot(refcounts={0: "1"}), "Snapshot.refcounts counts str '1' for block 0; counts are integers."),
         (Snapshot(refcounts={0: None}), "Snapshot.refcounts counts NoneType None for block 0; counts are integers."),
@@ -594,6 +596,14 @@ def test_foreign_integers_are_taken_as_plain_ones(kind):
         assert found == plain
         assert "Index" not in repr(found)
         assert "int64" not in repr(found)
+
+
+@pytest.mark.parametrize("name", ["bool", "bool_"])
+def test_truth_values_of_numpy_are_known_without_numpy(name):
+    no = type(name, (), {"__module__": "numpy", "__bool__": lambda _: False})()
+    assert checked(no).do(Reset()) is False
+    other = type(name, (), {"__module__": "mine", "__bool__": lambda _: False})()
+    assert fault_of(lambda: checked(other).do(Reset())).startswith("reset() returned")
 
 
 def test_numpy_truth_values_and_arrays_are_taken():

@@ -255,6 +255,7 @@ REQUESTS = {
     "drafts of a stranger": (([0], [1]), {"drafts": {1: [1]}}, errors.BadBatch, "not in the batch"),
     "accepted of a stranger": (([0], [1]), {"accepted": {1: 0}}, errors.BadBatch, "not in the batch"),
     "too many accepted": (([0, 4], [1, 1]), {"accepted": {4: 3}}, errors.TooManyAccepted, "extended by 2 drafts"),
+    "too many accepted of a later one": (([4, 5], [1, 1]), {"accepted": {5: 3}}, errors.TooManyAccepted, "extended by 1 drafts"),
     "less than none accepted": (([0, 4], [1, 1]), {"accepted": {4: -1}}, errors.TooManyAccepted, "accept 0 up to that"),
     "accepted of none": (([0, 1], [1, 1]), {"accepted": {1: 1}}, errors.TooManyAccepted, "extended by 0 drafts"),
     "a draft too wide": (([0, 4, 5], [1, 1, 1]), {"accepted": {4: 1, 5: 1}}, errors.TokenOutOfRange, "64 bits"),
