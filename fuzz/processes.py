@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -22,3 +23,8 @@ def forking() -> Iterator[None]:
         # The children only run programs and never touch what a thread could hold.
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
+
+
+def how_it_ended(code: int) -> str:
+    """The exit code of a process in words; a negative one is the signal that ended it."""
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"

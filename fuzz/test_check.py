@@ -9,7 +9,7 @@ import time
 import msgspec
 import pytest
 from toys import DoubleFree, Faulty, Hanging, Leaky, Refusing, Silent, Toy
-from toys_more import Deaf, Dying, Everything, Greedy, Slow, Stepping, Swallowing
+from toys_more import Crashing, Deaf, Dying, Everything, Greedy, Leaving, Slow, Stepping, Swallowing
 
 from kvproof import Capabilities
 from kvproof.fuzz import check as check_module
@@ -313,11 +313,19 @@ def test_several_processes_find_and_shrink_a_broken_law():
     assert min(finding.steps for finding in report.violations) <= 5
 
 
-def test_a_worker_that_dies_is_an_error_of_the_target():
-    report = checked(Dying, workers=2)
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("target", "how"), [(Dying, "exit code 7"), (Leaving, "exit code 0"), (Crashing, "signal SIGKILL")], ids=["seven", "zero", "signal"]
+)
+def test_a_worker_that_dies_is_an_error_of_the_target_whatever_its_exit_code(target, how, workers):
+    report = checked(target, workers=workers, apart=True)
     assert (report.verdict, report.exit_status) == ("error", 2)
-    assert "A worker process died with exit code 7" in report.error
-    assert "the target crashed it." in report.error
+    assert report.error.startswith(f"A worker process died with {how} in or soon after program 1:")
+    assert report.error.endswith("; the target crashed it.")
+
+
+def test_a_worker_apart_runs_the_same_programs():
+    assert counts(checked(Toy, apart=True)) == counts(usual(Toy))
 
 
 def test_the_program_that_killed_a_worker_is_named(monkeypatch):
@@ -369,7 +377,7 @@ def test_one_seed_in_a_hundred_is_that_of_a_long_program():
 
 
 def test_no_process_is_left_behind():
-    for target in (Toy, Leaky, Dying):
+    for target in (Toy, Leaky, Dying, Leaving):
         checked(target, workers=2)
     assert nobody_is_left()
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import sys
 
+from kvproof.supervised import supervised
+
 
 def main() -> int:
     """Run the command line and return its exit status."""
+    return supervised(_run)
+
+
+def _run() -> int:
     try:
         from kvproof.cli import main as run
 
