@@ -23,9 +23,9 @@ from kvproof.fuzz.processes import forking, how_it_ended, process_context
 from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.shrink import shrink, shrink_fault, shrink_hang
 from kvproof.fuzz.verdicts import Finding, Report, law_verdicts
-from kvproof.impl.checker import AdapterFault, call_of, read_capabilities
+from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.laws import BY_NAME, LAWS
-from kvproof.properties.lockstep import OP_SECONDS, show_life_to
+from kvproof.properties.lockstep import OP_SECONDS, show_life_to, told_hang
 
 BUDGETS: Final[dict[str, float]] = {"quick": 10.0, "ci": 30.0, "nightly": 600.0}
 """Seconds of search for each named budget."""
@@ -263,8 +263,7 @@ class Gathering:
             program = shrink_fault(program, search.target, op_seconds=search.op_seconds)
             return program.fault, program
         best = shrink_hang(program, search.target, seconds=FINAL_SHRINK_SECONDS, op_seconds=HANG_SHRINK_OP_SECONDS)
-        call = call_of(best.ops[-1]) if best.ops else "building the cache"
-        return f"{call} hung: {program.fault}.", best
+        return told_hang(best.ops, program.fault), best
 
 
 # -- processes ----------------------------------------------------------------------------------------------------------------------------------------

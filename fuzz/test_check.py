@@ -16,10 +16,11 @@ from kvproof.fuzz import check as check_module
 from kvproof.fuzz import engine
 from kvproof.fuzz.check import BUDGETS, Gathering, Progress, check, work_of
 from kvproof.fuzz.engine import SERVING_EVERY, SERVING_LENGTH, Search, Tally, is_long, run_seed
+from kvproof.fuzz.reports.steps import replay
 from kvproof.fuzz.verdicts import Report, law_verdicts
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.laws import CACHE_LAWS
-from kvproof.models.ops import Admit, Commit
+from kvproof.models.ops import Admit, Commit, Extend
 from kvproof.properties.lockstep import run
 
 
@@ -135,6 +136,22 @@ def test_a_hang_is_an_error_that_names_the_call(target, monkeypatch):
     assert "hung: one operation ran for more than 0.2 s." in report.error
     assert isinstance(report.error_program.ops[-1], Commit)
     assert time.monotonic() - start < 20
+
+
+def test_a_look_that_hangs_is_named_with_the_operation_before_it(monkeypatch):
+    class Stuck(Toy):
+        def block_table(self, seq, group=0):
+            while len(self.rows[seq]) == 2:
+                time.sleep(0.01)
+            return self.rows[seq]
+
+    monkeypatch.setattr(check_module, "HANG_SHRINK_OP_SECONDS", 0.05)
+    monkeypatch.setattr(check_module, "FINAL_SHRINK_SECONDS", 2.0)
+    report = checked(Stuck, op_seconds=0.2)
+    assert report.error.startswith("block_table hung after extend(")
+    assert report.error.endswith("): it ran for more than 0.2 s.")
+    assert isinstance(report.error_program.ops[-1], Extend)
+    assert replay(report.error_program, Stuck, op_seconds=0.2).trouble == report.error
 
 
 def test_a_broken_law_outweighs_a_fault():
