@@ -512,9 +512,8 @@ class Checked:
                 raise AdapterFault(f"{call_of(op)}: Grant.copies holds {copy!r}; each copy is (group, source block, destination block).")
             group = _index(copy[0])
             if group is None or not 0 <= group < self.groups:
-                raise AdapterFault(
-                    f"{call_of(op)}: Grant.copies names group {copy[0]!r}, but there are {self.groups} groups, numbered from 0."
-                )
+                there = "there is only group 0" if self.groups == 1 else f"the groups are 0 to {self.groups - 1}"
+                raise AdapterFault(f"{call_of(op)}: Grant.copies names group {copy[0]!r}, but {there}.")
             copies.append((group, self._block("Grant.copies", copy[1]), self._block("Grant.copies", copy[2])))
         zeroed = tuple(self._block("Grant.zeroed", block) for block in self._iterable(op, "Grant.zeroed", grant.zeroed))
         return Grant(tuple(copies), zeroed, self._count(op, "Grant.adopted", grant.adopted))

@@ -419,7 +419,7 @@ def test_a_copy_in_a_group_that_is_not_there_is_a_fault():
             super().extend(seq, count, drafts)
             return Grant(copies=[(1, 0, 1)])
 
-    assert "names group 1, but there are 1 groups" in run(PROGRAM, Grouping, **POOL).fault
+    assert "names group 1, but there is only group 0." in run(PROGRAM, Grouping, **POOL).fault
 
 
 # -- time -----------------------------------------------------------------------------------------------------------------------------------------------
