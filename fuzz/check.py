@@ -22,7 +22,7 @@ from kvproof.fuzz.engine import Found, Search, Tally, hypothesis_batch, run_seed
 from kvproof.fuzz.processes import forking, how_it_ended, process_context
 from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.shrink import shrink, shrink_fault, shrink_hang
-from kvproof.fuzz.verdicts import Finding, Report, law_verdicts
+from kvproof.fuzz.verdicts import Finding, Report, computed_nothing, law_verdicts
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.laws import BY_NAME, LAWS
 from kvproof.properties.lockstep import OP_SECONDS, show_life_to, told_hang
@@ -222,6 +222,7 @@ class Gathering:
         broken = {finding.law for finding in findings}
         verdicts = law_verdicts(self.search.capabilities, self.total.exercised, broken, set(self.search.waived))
         error, program = ("", None) if broken - self.search.waived else self._error()
+        error = error or ("" if broken else computed_nothing(self.total.programs, self.total.exercised, self.total.refusals))
         return Report(
             FORMAT,
             self.search.name,

@@ -8,10 +8,10 @@ import time
 
 import msgspec
 import pytest
-from toys import DoubleFree, Faulty, Hanging, Leaky, Refusing, Silent, Toy
+from toys import DoubleFree, Faulty, Hanging, Leaky, Refusing, RefusingAll, Silent, Toy
 from toys_more import Crashing, Deaf, Dying, Everything, Greedy, Leaving, Slow, Stepping, Swallowing
 
-from kvproof import Capabilities
+from kvproof import Capabilities, Refused
 from kvproof.fuzz import check as check_module
 from kvproof.fuzz import engine
 from kvproof.fuzz.check import BUDGETS, Gathering, Progress, check, work_of
@@ -22,6 +22,13 @@ from kvproof.impl.checker import read_capabilities
 from kvproof.models.laws import CACHE_LAWS
 from kvproof.models.ops import Admit, Commit, Extend
 from kvproof.properties.lockstep import run
+
+
+class NeverCommitting(Toy):
+    """Makes room, and never computes anything."""
+
+    def commit(self, seq, accepted):
+        raise Refused("never")
 
 
 def checked(target, **how) -> Report:
@@ -58,6 +65,27 @@ def test_every_law_of_a_cache_is_answered_and_counts_how_often_it_was_put_to_the
     assert laws["no-leak"].exercised > 20
     assert (laws["hit-is-true-prefix"].verdict, laws["hit-is-true-prefix"].exercised) == ("not-applicable", 0)
     assert usual(Refusing).laws["truncate-exact"].verdict == "not-exercised"
+
+
+@pytest.mark.parametrize(("target", "why"), [(RefusingAll, "extend"), (NeverCommitting, "commit")])
+def test_a_cache_that_never_computes_a_token_is_not_called_good(target, why):
+    report = checked(target)
+    assert (report.verdict, report.exit_status) == ("error", 2)
+    assert report.error.startswith(f"No pass was ever committed in 40 programs (refused: {why} ")
+
+
+def test_a_run_too_short_to_commit_anything_is_no_fault():
+    assert checked(RefusingAll, programs=19).exit_status == 0
+    assert checked(RefusingAll, programs=20).exit_status == 2
+
+
+def test_a_broken_law_outweighs_that_nothing_was_computed():
+    class Giving(RefusingAll):
+        def admit(self, seq, prompt, namespace):
+            super().admit(seq, prompt, namespace)
+            self.rows[seq] = [0]
+
+    assert checked(Giving).verdict == "broken"
 
 
 def test_what_is_put_to_the_test_grows_with_what_is_claimed():
