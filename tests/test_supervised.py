@@ -43,8 +43,8 @@ from kvproof.supervised import supervised
 
 def run():
     signal.signal(signal.SIGINT, signal.default_int_handler)  # deaf to it where a shell started the tests in the background
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         return 1
