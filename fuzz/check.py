@@ -19,13 +19,13 @@ from typing import Any, Final, Literal
 import msgspec
 
 from kvproof.fuzz.engine import Found, Search, Tally, hypothesis_batch, run_seed
-from kvproof.fuzz.processes import forking, process_context
+from kvproof.fuzz.processes import forking, how_it_ended, process_context
 from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.shrink import shrink, shrink_fault, shrink_hang
-from kvproof.fuzz.verdicts import Finding, Report, law_verdicts
-from kvproof.impl.checker import AdapterFault, call_of, read_capabilities
+from kvproof.fuzz.verdicts import Finding, Report, computed_nothing, law_verdicts
+from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.laws import BY_NAME, LAWS
-from kvproof.properties.lockstep import OP_SECONDS, show_life_to
+from kvproof.properties.lockstep import OP_SECONDS, show_life_to, told_hang
 
 BUDGETS: Final[dict[str, float]] = {"quick": 10.0, "ci": 30.0, "nightly": 600.0}
 """Seconds of search for each named budget."""
@@ -72,6 +72,10 @@ class Crash(msgspec.Struct):
     traceback: str
 
 
+class Done(msgspec.Struct):
+    """The last message of a worker: there is nothing more to tell."""
+
+
 def check(
     target: type,
     *,
@@ -79,6 +83,7 @@ def check(
     seconds: float,
     seed: int,
     workers: int = 1,
+    apart: bool = False,
     op_seconds: float = OP_SECONDS,
     programs: int | None = None,
     waived: frozenset[str] = frozenset(),
@@ -86,7 +91,7 @@ def check(
 ) -> Report:
     """Judge `target` within `seconds` on `workers` processes. Never raises for what the target does: see `Report.verdict` and `Report.error`.
 
-    `programs` limits the number of swarm programs, for runs that must be the same each time. A broken law in `waived` does not end the search.
+    A single worker works in this process, which a target may end, unless it is to work `apart`. `programs` limits the number of swarm programs, for runs that must be the same each time. A broken law in `waived` does not end the search.
     """
     start = time.monotonic()
     try:
@@ -95,7 +100,7 @@ def check(
         return Report(FORMAT, name, "error", {}, [], 0, 0, time.monotonic() - start, seed, error=str(fault))
     search = Search(target, name, capabilities, seed, workers, start + seconds, op_seconds, programs, waived)
     gathering = Gathering(search, start, seconds, on_progress)
-    if workers > 1:
+    if workers > 1 or apart:
         _run_processes(search, gathering)
     else:
         for message in work_of(search, 0, gathering.stop_at):
@@ -217,6 +222,7 @@ class Gathering:
         broken = {finding.law for finding in findings}
         verdicts = law_verdicts(self.search.capabilities, self.total.exercised, broken, set(self.search.waived))
         error, program = ("", None) if broken - self.search.waived else self._error()
+        error = error or ("" if broken else computed_nothing(self.total.programs, self.total.exercised, self.total.refusals))
         return Report(
             FORMAT,
             self.search.name,
@@ -258,8 +264,7 @@ class Gathering:
             program = shrink_fault(program, search.target, op_seconds=search.op_seconds)
             return program.fault, program
         best = shrink_hang(program, search.target, seconds=FINAL_SHRINK_SECONDS, op_seconds=HANG_SHRINK_OP_SECONDS)
-        call = call_of(best.ops[-1]) if best.ops else "building the cache"
-        return f"{call} hung: {program.fault}.", best
+        return told_hang(best.ops, program.fault), best
 
 
 # -- processes ----------------------------------------------------------------------------------------------------------------------------------------
@@ -272,6 +277,8 @@ class Worker(msgspec.Struct):
     number: int
     heard: float
     """When it last sent anything, on the monotonic clock. In the middle of a long program it only gives signs of life."""
+    done: bool = False
+    """Whether it has told all that it found. A process that ends before is dead, whatever its exit code: a target may end it with 0."""
 
 
 def _run_processes(search: Search, gathering: Gathering) -> None:
@@ -305,8 +312,8 @@ def _receive(search: Search, gathering: Gathering, running: dict[Connection, Wor
             message = ready.recv()
         except EOFError:
             worker.process.join()
-            if worker.process.exitcode:
-                what = f"died with exit code {worker.process.exitcode}"
+            if worker.process.exitcode or not worker.done:
+                what = f"died with {how_it_ended(worker.process.exitcode)}"
                 gathering.died = (
                     f"A worker process {what} in or soon after program {search.seed}:{starts[worker.number]}; the target crashed it."
                 )
@@ -314,7 +321,10 @@ def _receive(search: Search, gathering: Gathering, running: dict[Connection, Wor
             continue
         if isinstance(message, Crash):
             raise RuntimeError(f"kvproof failed in a worker:\n{message.traceback}")
-        gathering.take(message)
+        if isinstance(message, Done):
+            worker.done = True
+        else:
+            gathering.take(message)
         worker.heard = time.monotonic()
     patience = 3 * search.op_seconds + WORKER_SHRINK_SECONDS + 10
     for connection, worker in list(running.items()):
@@ -339,13 +349,14 @@ def _work(search: Search, number: int, stop: Any, starts: Any, beats: Any, conne
 
     def stop_at() -> float:
         # A parent that was killed can neither stop this process nor read what it sends: the pipe would fill, and the process wait for ever.
-        return stop.value if os.getppid() == parent else 0.0
+        return float(stop.value) if os.getppid() == parent else 0.0
 
     show_life_to(alive)
     with suppress(BrokenPipeError, KeyboardInterrupt):
         try:
             for message in work_of(search, number, stop_at, note):
                 connection.send(message)
+            connection.send(Done())
         except Exception:  # noqa: BLE001 -- told to the parent, which raises it
             connection.send(Crash(traceback.format_exc()))
     connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -41,3 +42,8 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def how_it_ended(code: int) -> str:
+    """The exit code of a process in words; a negative one is the signal that ended it."""
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"

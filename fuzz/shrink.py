@@ -25,7 +25,7 @@ from kvproof.fuzz.simpler import PASSES, Candidate, Pass, Size, recent
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.spec import Violation
-from kvproof.properties.lockstep import OP_SECONDS, Result, run
+from kvproof.properties.lockstep import OP_SECONDS, Result, run, what_hung
 
 SHRINK_SECONDS: Final = 10.0
 """Default time for one program: most reach their minimum in well under a second."""
@@ -264,8 +264,9 @@ def shrink_fault(program: Program, target: type, *, seconds: float = SHRINK_SECO
 
 
 def shrink_hang(program: Program, target: type, *, seconds: float, op_seconds: float) -> Program:
-    """The simplest program found that hangs, where an operation of `op_seconds` counts as hung."""
-    return _shrunk(program, Shrinker(target, lambda result: bool(result.hang), seconds=seconds, op_seconds=op_seconds))
+    """The simplest program found that hangs in the same way, where an operation of `op_seconds` counts as hung."""
+    what = what_hung(program.fault)
+    return _shrunk(program, Shrinker(target, lambda result: what_hung(result.hang) == what, seconds=seconds, op_seconds=op_seconds))
 
 
 def _shrunk(program: Program, shrinker: Shrinker) -> Program:

@@ -8,19 +8,27 @@ import time
 
 import msgspec
 import pytest
-from toys import DoubleFree, Faulty, Hanging, Leaky, Refusing, Silent, Toy
-from toys_more import Deaf, Dying, Everything, Greedy, Slow, Stepping, Swallowing
+from toys import DoubleFree, Faulty, Hanging, Leaky, Refusing, RefusingAll, Silent, Toy
+from toys_more import Crashing, Deaf, Dying, Everything, Greedy, Leaving, Slow, Stepping, Swallowing
 
-from kvproof import Capabilities
+from kvproof import Capabilities, Refused
 from kvproof.fuzz import check as check_module
 from kvproof.fuzz import engine
 from kvproof.fuzz.check import BUDGETS, Gathering, Progress, check, work_of
 from kvproof.fuzz.engine import SERVING_EVERY, SERVING_LENGTH, Search, Tally, is_long, run_seed
+from kvproof.fuzz.reports.steps import replay
 from kvproof.fuzz.verdicts import Report, law_verdicts
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.laws import CACHE_LAWS
-from kvproof.models.ops import Admit, Commit
+from kvproof.models.ops import Admit, Commit, Extend
 from kvproof.properties.lockstep import run
+
+
+class NeverCommitting(Toy):
+    """Makes room, and never computes anything."""
+
+    def commit(self, seq, accepted):
+        raise Refused("never")
 
 
 def checked(target, **how) -> Report:
@@ -57,6 +65,27 @@ def test_every_law_of_a_cache_is_answered_and_counts_how_often_it_was_put_to_the
     assert laws["no-leak"].exercised > 20
     assert (laws["hit-is-true-prefix"].verdict, laws["hit-is-true-prefix"].exercised) == ("not-applicable", 0)
     assert usual(Refusing).laws["truncate-exact"].verdict == "not-exercised"
+
+
+@pytest.mark.parametrize(("target", "why"), [(RefusingAll, "extend"), (NeverCommitting, "commit")])
+def test_a_cache_that_never_computes_a_token_is_not_called_good(target, why):
+    report = checked(target)
+    assert (report.verdict, report.exit_status) == ("error", 2)
+    assert report.error.startswith(f"No pass was ever committed in 40 programs (refused: {why} ")
+
+
+def test_a_run_too_short_to_commit_anything_is_no_fault():
+    assert checked(RefusingAll, programs=19).exit_status == 0
+    assert checked(RefusingAll, programs=20).exit_status == 2
+
+
+def test_a_broken_law_outweighs_that_nothing_was_computed():
+    class Giving(RefusingAll):
+        def admit(self, seq, prompt, namespace):
+            super().admit(seq, prompt, namespace)
+            self.rows[seq] = [0]
+
+    assert checked(Giving).verdict == "broken"
 
 
 def test_what_is_put_to_the_test_grows_with_what_is_claimed():
@@ -135,6 +164,22 @@ def test_a_hang_is_an_error_that_names_the_call(target, monkeypatch):
     assert "hung: one operation ran for more than 0.2 s." in report.error
     assert isinstance(report.error_program.ops[-1], Commit)
     assert time.monotonic() - start < 20
+
+
+def test_a_look_that_hangs_is_named_with_the_operation_before_it(monkeypatch):
+    class Stuck(Toy):
+        def block_table(self, seq, group=0):
+            while len(self.rows[seq]) == 2:
+                time.sleep(0.01)
+            return self.rows[seq]
+
+    monkeypatch.setattr(check_module, "HANG_SHRINK_OP_SECONDS", 0.05)
+    monkeypatch.setattr(check_module, "FINAL_SHRINK_SECONDS", 2.0)
+    report = checked(Stuck, op_seconds=0.2)
+    assert report.error.startswith("block_table hung after extend(")
+    assert report.error.endswith("): it ran for more than 0.2 s.")
+    assert isinstance(report.error_program.ops[-1], Extend)
+    assert replay(report.error_program, Stuck, op_seconds=0.2).trouble == report.error
 
 
 def test_a_broken_law_outweighs_a_fault():
@@ -313,11 +358,19 @@ def test_several_processes_find_and_shrink_a_broken_law():
     assert min(finding.steps for finding in report.violations) <= 5
 
 
-def test_a_worker_that_dies_is_an_error_of_the_target():
-    report = checked(Dying, workers=2)
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("target", "how"), [(Dying, "exit code 7"), (Leaving, "exit code 0"), (Crashing, "signal SIGKILL")], ids=["seven", "zero", "signal"]
+)
+def test_a_worker_that_dies_is_an_error_of_the_target_whatever_its_exit_code(target, how, workers):
+    report = checked(target, workers=workers, apart=True)
     assert (report.verdict, report.exit_status) == ("error", 2)
-    assert "A worker process died with exit code 7" in report.error
-    assert "the target crashed it." in report.error
+    assert report.error.startswith(f"A worker process died with {how} in or soon after program 1:")
+    assert report.error.endswith("; the target crashed it.")
+
+
+def test_a_worker_apart_runs_the_same_programs():
+    assert counts(checked(Toy, apart=True)) == counts(usual(Toy))
 
 
 def test_the_program_that_killed_a_worker_is_named(monkeypatch):
@@ -369,7 +422,7 @@ def test_one_seed_in_a_hundred_is_that_of_a_long_program():
 
 
 def test_no_process_is_left_behind():
-    for target in (Toy, Leaky, Dying):
+    for target in (Toy, Leaky, Dying, Leaving):
         checked(target, workers=2)
     assert nobody_is_left()
 

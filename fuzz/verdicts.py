@@ -110,6 +110,24 @@ def law_verdicts(capabilities: Capabilities, exercised: dict[str, int], broken: 
     return verdicts
 
 
+LEAST_PROGRAMS: Final = 20
+"""A few programs may end before they commit anything; so many never all do."""
+
+NOTHING_KNOWN: Final = (
+    "and a cache that computes nothing keeps every law, so nothing is known of this one; "
+    "let extend make room where the pool has it, and refuse only what the engine behind the adapter would never do."
+)
+
+
+def computed_nothing(programs: int, exercised: dict[str, int], refusals: dict[str, int]) -> str:
+    """The sentence for a cache that never got to compute a token, so that nothing was learnt about it; empty for all others."""
+    if programs < LEAST_PROGRAMS or exercised.get("computed"):
+        return ""
+    refused = [f"{name} {refusals[name]:,} times" for name in ("extend", "commit") if refusals.get(name)]
+    why = f" (refused: {', '.join(refused)})" if refused else ""
+    return f"No pass was ever committed in {programs:,} programs{why}, {NOTHING_KNOWN}"
+
+
 def _keeps_no_books(law: str, exercised: dict[str, int]) -> bool:
     """Whether the cache was run, and its snapshots never had the field that `law` needs."""
     ran = any(exercised.values())

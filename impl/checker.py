@@ -6,13 +6,13 @@ Anything that the contract rules out, whatever the cache did, raises `AdapterFau
 
 from __future__ import annotations
 
-import inspect
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, Final
 
 from kvproof.impl.adapter import CacheAdapter
+from kvproof.impl.misuse import is_async, place, unfit, unfit_class, unknown_field
 from kvproof.models.capabilities import Capabilities, Group
 from kvproof.models.ops import (
     NAMESPACE_FIELDS,
@@ -79,6 +79,9 @@ NO_GRANT: Final = Grant()
 
 NO_BOOKS: Final = Books()
 
+_MISTAKES: Final = (AttributeError, NameError, NotImplementedError, TypeError)
+"""What a full pool never raises: the code is wrong, not the room short."""
+
 POLICIES: Final = ("lru", "tight", "exact", "rewrites", "groups-together", "groups-in-turn")
 
 
@@ -107,13 +110,17 @@ def read_capabilities(target: type) -> Capabilities:
         raise AdapterFault(
             f"{name} has no capabilities(); give it a classmethod that returns kvproof.Capabilities for a cache, or kvproof.KernelCapabilities for kernels."
         )
+    _check_called_plainly(name, "capabilities", method)
     try:
         claimed = method()
     except NotImplementedError:
         raise AdapterFault(f"{name} does not define capabilities(); give it a classmethod that returns kvproof.Capabilities.") from None
-    except TypeError as error:
-        raise AdapterFault(f"{name}.capabilities() could not be called on the class ({error}); make it a classmethod.") from error
     except Exception as error:
+        if isinstance(error, TypeError) and not place(error):
+            raise AdapterFault(f"{name}.capabilities() could not be called on the class ({error}); make it a classmethod.") from error
+        unknown = unknown_field(error)
+        if unknown:
+            raise AdapterFault(f"{name}.capabilities(): {unknown}") from error
         raise AdapterFault(f"{name}.capabilities() raised {_told(error)}.") from error
     if not isinstance(claimed, Capabilities):
         raise AdapterFault(f"{name}.capabilities() returned {_a(claimed)}; it must return kvproof.Capabilities.")
@@ -133,6 +140,15 @@ def _check_method(target: type, method: str, why: str) -> None:
         raise AdapterFault(f"{target.__qualname__} does not define {method}(), but {why}; define it, or do not claim the capability.")
     if not callable(found):
         raise AdapterFault(f"{target.__qualname__}.{method} is {_a(found)}, not a method.")
+    _check_called_plainly(target.__qualname__, method, found)
+
+
+def _check_called_plainly(name: str, method: str, found: object) -> None:
+    if is_async(found):
+        raise AdapterFault(
+            f"{name}.{method}() is async, but the suite calls it and takes what comes back for the answer; "
+            f"define it with def, and run what it awaits to its end inside, as by asyncio.run()."
+        )
 
 
 def _check_capabilities(name: str, claimed: Any) -> None:  # noqa: ANN401 -- a struct that was built, not validated
@@ -203,6 +219,9 @@ class Checked:
         try:
             self.adapter = target(num_blocks=num_blocks, block_size=block_size)
         except Exception as error:
+            unfitting = unfit_class(error, target, num_blocks=num_blocks, block_size=block_size)
+            if unfitting:
+                raise AdapterFault(unfitting) from error
             raise AdapterFault(
                 f"{target.__qualname__}(num_blocks={num_blocks}, block_size={block_size}) raised {_told(error)}; "
                 f"the suite builds caches with these two keyword arguments, within capabilities().block_sizes and max_blocks."
@@ -237,11 +256,16 @@ class Checked:
         except Refused as refused:
             return RefusedSeen(str(refused))
         except (Exception, SystemExit) as error:
+            call = call_of(op)
+            unfitting = unfit(error, call, getattr(self.adapter, call.partition("(")[0]))
+            if unfitting:
+                raise AdapterFault(unfitting) from error
             by_cache = self._by_cache(error)
             if isinstance(op, Release):
                 return Died(_told(error)) if by_cache else Raised(_told(error))
-            mend = "; a cache that has no room raises kvproof.OutOfBlocks" if isinstance(op, Extend | Fork) and not by_cache else ""
-            raise Raises(f"{call_of(op)} raised {_told(error)}{mend}.", _told(error), by_cache=by_cache) from error
+            no_room = isinstance(op, Extend | Fork) and not by_cache and not isinstance(error, _MISTAKES)
+            mend = "; a cache that has no room raises kvproof.OutOfBlocks" if no_room else ""
+            raise Raises(f"{call} raised {_told(error)}{mend}.", _told(error), by_cache=by_cache) from error
 
     def _by_cache(self, error: BaseException) -> bool:
         """Whether the adapter says that the cache itself failed. Adapters need not derive from CacheAdapter."""
@@ -380,7 +404,7 @@ class Checked:
         try:
             return method(*arguments)
         except (Exception, SystemExit) as error:
-            raise AdapterFault(f"{call} raised {_told(error)}.") from error
+            raise AdapterFault(unfit(error, call, method) or f"{call} raised {_told(error)}.") from error
 
     def _table(self, method: str, seq: int, group: int) -> Table:
         return self._read(method, seq, group, self._asked(f"{method}({seq}, {group})", getattr(self.adapter, method), seq, group))
@@ -488,9 +512,8 @@ class Checked:
                 raise AdapterFault(f"{call_of(op)}: Grant.copies holds {copy!r}; each copy is (group, source block, destination block).")
             group = _index(copy[0])
             if group is None or not 0 <= group < self.groups:
-                raise AdapterFault(
-                    f"{call_of(op)}: Grant.copies names group {copy[0]!r}, but there are {self.groups} groups, numbered from 0."
-                )
+                there = "there is only group 0" if self.groups == 1 else f"the groups are 0 to {self.groups - 1}"
+                raise AdapterFault(f"{call_of(op)}: Grant.copies names group {copy[0]!r}, but {there}.")
             copies.append((group, self._block("Grant.copies", copy[1]), self._block("Grant.copies", copy[2])))
         zeroed = tuple(self._block("Grant.zeroed", block) for block in self._iterable(op, "Grant.zeroed", grant.zeroed))
         return Grant(tuple(copies), zeroed, self._count(op, "Grant.adopted", grant.adopted))
@@ -575,14 +598,7 @@ def call_of(op: Op) -> str:
 def _told(error: BaseException) -> str:
     """An exception as one line: its type, message and the line of the adapter that raised it."""
     message = str(error).splitlines()
-    where = ""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    if traceback is not None:
-        code = traceback.tb_frame.f_code
-        where = f" at {inspect.getfile(code).rsplit('/', 1)[-1]}:{traceback.tb_lineno}"
-    return f"{type(error).__name__}{': ' + message[0] if message else ''}{where}"
+    return f"{type(error).__name__}{': ' + message[0] if message else ''}{place(error)}"
 
 
 def _a(value: object) -> str:

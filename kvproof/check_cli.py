@@ -88,6 +88,7 @@ def check(
                     seconds=budget,
                     seed=seed,
                     workers=workers,
+                    apart=True,
                     op_seconds=op_seconds,
                     programs=programs,
                     waived=frozenset(waivers),

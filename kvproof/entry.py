@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Final
 
+from kvproof.supervised import supervised
+
 HYPOTHESIS_HOME: Final = ".kvproof/hypothesis"
 """Where Hypothesis keeps what it knows of the target's source. What the command leaves in a directory lies in one place."""
 
@@ -13,6 +15,10 @@ HYPOTHESIS_HOME: Final = ".kvproof/hypothesis"
 def main() -> int:
     """Run the command line and return its exit status."""
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", HYPOTHESIS_HOME)
+    return supervised(_run)
+
+
+def _run() -> int:
     try:
         from kvproof.cli import main as run
 

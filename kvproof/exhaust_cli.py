@@ -11,13 +11,13 @@ import msgspec
 from rich.console import Console
 from rich.progress import TimeElapsedColumn
 
-from kvproof.console import Output, bar, wrote
+from kvproof.console import Output, bar, complain, wrote
 from kvproof.fuzz.exhaust.picture import MOST_STATES, svg
 from kvproof.fuzz.exhaust.scope import SCOPES, Scope, sentence
 from kvproof.fuzz.exhaust.search import Search
 from kvproof.fuzz.programs import BadFile, keep_program, portable, write_whole, writing
 from kvproof.fuzz.reports.wording import counted, operation
-from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD
+from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD, NOTHING_KNOWN
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.models.laws import BY_NAME
 from kvproof.models.ops import OP_TYPES
@@ -99,6 +99,9 @@ def exhaust(
         wrote(lambda: _draw(search, target, picture)),
         wrote(lambda: _keep(console, search, failures)),
     ]
+    if search.exhausted and not search.scope.without and not search.exercised["computed"]:
+        complain(f"No pass was committed in any program of this scope, {NOTHING_KNOWN}")
+        return AT_FAULT
     if search.failure is not None:
         return BROKEN if search.failure.violation is not None else AT_FAULT
     return HELD if all(written) else AT_FAULT

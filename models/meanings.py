@@ -163,6 +163,7 @@ def commit(spec: Spec, op: Commit, outcome: Outcome) -> None:
     device.finish(spec, out)
     holders.take_blocks(spec, sequence, sequence.computed, NO_BLOCKS)
     uses.use(spec, sequence, certainly=True)
+    spec.exercised["computed"] += 1  # no law: where it stays 0, no law was really put to the test
     if rejected:
         spec.exercised["rejection-forgets"] += 1
 

@@ -20,7 +20,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from kvproof.impl.checker import AdapterFault, Checked, Hung, Raises, read_capabilities
+from kvproof.impl.checker import AdapterFault, Checked, Hung, Raises, call_of, read_capabilities
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.evidence import Evidence
 from kvproof.models.observed import NOTHING
@@ -89,6 +89,7 @@ class Lockstep:
             return False
         self.ops.append(op)
         _WATCH.beats += 1
+        _WATCH.asked = ""
         compared = self._compared(op) if self.capabilities.tensors else 0
         try:
             outcome = self.cache.do(op)
@@ -147,10 +148,13 @@ class Lockstep:
     def _observe(self, op: Op, outcome: Outcome) -> Seen:
         """All that is seen of the cache now. Where none of it moved, that is the very observation of the last operation."""
         cache, last, kind = self.cache, self.last_seen, type(op)
+        _WATCH.asked = "block_table"
         tables = cache.all_tables(self._live_after(op, outcome) if kind in _CHANGES_WHO_LIVES else self.spec.live, last.tables)
+        _WATCH.asked = "snapshot"
         books = cache.books(last.books)
         worker_tables = self._worker_tables(op) if kind is self._launches else NOTHING
         matchable = self._replay_events()
+        _WATCH.asked = ""
         if tables is last.tables and books is last.books and worker_tables is last.worker_tables and matchable is last.matchable_by_events:
             return last
         return Seen(tables, books, worker_tables, matchable)
@@ -168,6 +172,7 @@ class Lockstep:
 
     def _worker_tables(self, op: Op) -> Mapping[int, Tables]:
         """The device's tables of the sequences whose pass is launched by this operation."""
+        _WATCH.asked = "worker_table"
         launched = [op.seq] if isinstance(op, Extend) else [out.seq for out in self.spec.passes if not out.launched]
         return {seq: self.cache.worker_tables(seq) for seq in launched}
 
@@ -175,6 +180,7 @@ class Lockstep:
         """The matchable set by the events, taken after every operation or, in half of the pools, now and then: engines take them once a step."""
         if self._matchable is None or (self.num_blocks % 2 == 0 and len(self.ops) % EVENTS_EVERY and not self.at_end):
             return None
+        _WATCH.asked = "take_events"
         events = self.cache.events()
         if events:
             matchable = set(self._matchable)
@@ -241,10 +247,16 @@ def outcome_of(lockstep: Lockstep | None, *, violation: Violation | None = None,
     return Result(lockstep.ops, lockstep.spec.exercised, lockstep.refusals, violation, fault, hang, lockstep.trace)
 
 
+_OPERATION: Final = "one operation"
+"""What Hung says was running, where it was no look at what the operation left."""
+
+
 class _Watch:
     """Counts operations, so that a timer can see whether the current one has been running for too long."""
 
     beats = 0
+    asked = ""
+    """The method that is asked what the operation left, once it has come to its end."""
 
     def __init__(self) -> None:
         self.alive: Callable[[], None] = lambda: None
@@ -265,6 +277,17 @@ def sign_of_life() -> None:
     _WATCH.alive()
 
 
+def told_hang(ops: Sequence[Op], how: str) -> str:
+    """A sentence that names what hung, as the text of Hung says: the last of `ops`, or what was asked after it."""
+    call, what = call_of(ops[-1]) if ops else "building the cache", what_hung(how)
+    return f"{call} hung: {how}." if what == _OPERATION else f"{what} hung after {call}: it{how.removeprefix(what)}."
+
+
+def what_hung(how: str) -> str:
+    """The beginning of the text of Hung: the method that was asked, or that it was the operation itself."""
+    return how.partition(" ran for ")[0]
+
+
 @contextmanager
 def time_limit(op_seconds: float) -> Iterator[None]:
     """Within it, an operation that runs longer than `op_seconds` is stopped with Hung.
@@ -274,6 +297,7 @@ def time_limit(op_seconds: float) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
+    _WATCH.asked = ""
     beats, ticks = _WATCH.beats, 0
     tick = op_seconds / 10
 
@@ -285,7 +309,7 @@ def time_limit(op_seconds: float) -> Iterator[None]:
             _WATCH.alive()
         if ticks >= 10:
             ticks = 0
-            raise Hung(f"one operation ran for more than {op_seconds:g} s")
+            raise Hung(f"{_WATCH.asked or _OPERATION} ran for more than {op_seconds:g} s")
 
     previous = signal.signal(signal.SIGALRM, on_tick)
     old = signal.setitimer(signal.ITIMER_REAL, tick, tick)

@@ -11,6 +11,7 @@ import pytest
 
 from kvproof.impl.checker import AdapterFault
 from kvproof.models.capabilities import Capabilities, Group
+from kvproof.models.checks.naming import counted, show_holders, show_positions
 from kvproof.models.laws import CACHE_LAWS, claims
 from kvproof.models.ops import (
     Admit,
@@ -77,7 +78,7 @@ CASES = [
     Case(
         "refcount-equals-holders",
         "a block is counted twice for its one holder",
-        ("block 0 is 2", "sequence 0"),
+        ("block 0 is 2, but only sequence 0 lists it",),
         [*RUN, Do(Commit(0), counts={0: 2})],
         {-1: Do(Commit(0), counts={0: 1})},
         {"snapshot": True},
@@ -85,7 +86,7 @@ CASES = [
     Case(
         "refcount-equals-holders",
         "a held block is not counted",
-        ("block 0 is 0", "sequence 0"),
+        ("block 0 is 0, but sequence 0 lists it",),
         [Do(Admit(0, (1, 2)), counts={}), Do(Extend(0, 2), tables={0: [0]})],
         {-1: Do(Extend(0, 2), tables={0: [0]}, counts={0: 1})},
         {"snapshot": True},
@@ -93,7 +94,7 @@ CASES = [
     Case(
         "refcount-equals-holders",
         "a block that nobody lists is counted",
-        ("block 3 is 1", "nobody"),
+        ("block 3 is 1, but nobody lists it",),
         [Do(Admit(0, (1,)), counts={3: 1})],
         {-1: Do(Admit(0, (1,)), counts={3: 0})},
         {"snapshot": True},
@@ -101,7 +102,7 @@ CASES = [
     Case(
         "refcount-equals-holders",
         "a fork does not count the child",
-        ("block 0 is 1", "sequence 0", "sequence 1"),
+        ("block 0 is 1, but sequences 0 and 1 list it",),
         [*ONE, Do(Fork(0, 1), tables={1: [0]}, counts={0: 1})],
         {-1: Do(Fork(0, 1), tables={1: [0]}, counts={0: 2})},
         {"snapshot": True, "fork": True},
@@ -133,8 +134,8 @@ CASES = [
     Case(
         "pool-conserved",
         "the counter and the free list disagree",
-        ("counts 5 free blocks", "its free list has 4"),
-        [Do(Admit(0, (1,)), free=[0, 1, 2, 3], free_count=5)],
+        ("counts 1 free block after admit, but its free list has 4",),
+        [Do(Admit(0, (1,)), free=[0, 1, 2, 3], free_count=1)],
         {-1: Do(Admit(0, (1,)), free=[0, 1, 2, 3], free_count=4)},
         {"snapshot": True},
     ),
@@ -494,7 +495,7 @@ CASES = [
     Case(
         "no-spurious-exhaustion",
         "an exact cache finds no room although a block is left",
-        ("sequence 1 needs at most 1 more blocks and 1 are free",),
+        ("sequence 1 needs at most 1 more block, and 1 block can be had, free or evictable",),
         [
             *out(0, (1,), [0]),
             Do(Admit(1, (2, 3))),
@@ -559,7 +560,7 @@ CASES = [
     Case(
         "committed-is-covered",
         "adopted tokens are not in the table",
-        ("adopted 2 tokens", "sequence 1 reads position 0", "[-, 1] has no block for it"),
+        ("adopted 2 tokens, and sequence 1 reads position 0, but its table [-, 1] has no block for it",),
         [*RUN, Do(Admit(1, (1, 2, 3))), Do(Extend(1, 1), Grant(adopted=2), tables={1: [None, 1]})],
         {-1: Do(Extend(1, 1), Grant(adopted=2), tables={1: [0, 1]})},
         {"prefix": True},
@@ -811,7 +812,7 @@ CASES = [
     Case(
         "published-is-committed",
         "the block that a sequence still fills is shared",
-        ("position 0 of sequence 1 in block 0", "sequence 0 has filled only 1 tokens"),
+        ("position 0 of sequence 1 in block 0", "sequence 0 has filled only 1 token of that block"),
         [*out(0, (1,), [0]), Do(Admit(1, (1, 2))), Do(Extend(1, 1), Grant(adopted=1), tables={1: [0]})],
         {-1: Do(Extend(1, 1), Grant(adopted=1, copies=[(0, 0, 1)]), tables={1: [1]})},
         {"prefix": True},
@@ -1068,3 +1069,25 @@ def test_every_law_that_can_be_judged_today_has_a_case() -> None:
     )  # nothing exercises the one yet, and what tensors show only their adapter can judge
     judged = {law.name for law in CACHE_LAWS if not claims(elsewhere, law.needs[0] if law.needs else "")}
     assert {case.law for case in CASES} == judged
+
+
+# -- the words of a reason -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("listed", "words"),
+    [
+        ([], "nobody lists it"),
+        ([(3, 0, 0)], "sequence 3 lists it"),
+        ([(3, 0, 0), (3, 0, 1)], "sequence 3 lists it 2 times"),
+        ([(1, 0, 0), (0, 0, 0)], "sequences 0 and 1 list it"),
+        ([(2, 0, 0), (0, 0, 0), (1, 0, 0), (1, 0, 4)], "sequences 0, 1 and 2 list it, 4 times in all"),
+    ],
+)
+def test_who_lists_a_block(listed, words):
+    assert show_holders(listed) == words
+
+
+def test_numbers_and_positions_agree_with_their_nouns():
+    assert (counted(1), counted(0), counted(2, "free block")) == ("1 token", "0 tokens", "2 free blocks")
+    assert (show_positions(range(3, 4)), show_positions(range(3, 6))) == ("position 3", "the positions 3 to 5")

@@ -102,12 +102,52 @@ def test_the_capabilities_of_a_whole_adapter_come_back_as_they_were_claimed():
             "returned dict {'prefix': True}; it must return kvproof.Capabilities.",
         ),
         ({"capabilities": classmethod(lambda cls: 1 / 0)}, "Mine.capabilities() raised ZeroDivisionError: division by zero"),
+        (
+            {"capabilities": classmethod(lambda cls: len(3))},
+            "Mine.capabilities() raised TypeError: object of type 'int' has no len() at test_checker.py:",
+        ),
+        (
+            {"capabilities": classmethod(lambda cls: Capabilities(prefixes=True))},
+            "Mine.capabilities(): kvproof.Capabilities has no field 'prefixes'; the nearest one is 'prefix'; all fields stand in docs/contract.md",
+        ),
+        (
+            {"capabilities": classmethod(lambda cls: Capabilities(groups=(Group(windows=3),)))},
+            "Mine.capabilities(): kvproof.Group has no field 'windows'; the nearest one is 'window'; all",
+        ),
+        (
+            {"capabilities": classmethod(lambda cls: Capabilities(zzz=True))},
+            "Mine.capabilities(): kvproof.Capabilities has no field 'zzz'; all fields stand in",
+        ),
     ],
 )
 def test_capabilities_that_cannot_be_read_are_a_fault(members, words):
     told = fault_of(lambda: read_capabilities(type("Mine", (Toy,), members)))
     assert words in told
     assert is_one_sentence(told)
+
+
+@pytest.mark.parametrize("method", ["capabilities", "commit", "match"])
+def test_a_method_that_is_async_is_told_before_anything_is_called(method):
+    async def later(*_):
+        return None
+
+    async def each(*_):
+        yield None
+
+    for found in (later, each):
+        target = type("Mine", (Toy,), {"capabilities": classmethod(lambda cls: ALL), method: found})
+        told = fault_of(lambda target=target: read_capabilities(target))
+        assert told.startswith(
+            f"Mine.{method}() is async, but the suite calls it and takes what comes back for the answer; define it with def"
+        )
+        assert is_one_sentence(told)
+
+
+def test_a_method_that_is_async_and_never_called_may_stay():
+    async def later(*_):
+        return None
+
+    assert read_capabilities(claiming(Capabilities(), match=later)) == Capabilities()
 
 
 def test_an_adapter_without_capabilities_is_told_to_define_them():
@@ -214,11 +254,11 @@ def test_a_method_that_is_no_method_is_named():
 
 def test_a_cache_that_cannot_be_built_says_how_the_suite_builds_it():
     class Picky(Toy):
-        def __init__(self, blocks):
-            pass
+        def __init__(self, *, num_blocks, block_size):
+            raise ValueError("no")
 
     told = fault_of(lambda: Checked(Picky, Capabilities(), num_blocks=8, block_size=2))
-    assert "Picky(num_blocks=8, block_size=2) raised TypeError" in told
+    assert "Picky(num_blocks=8, block_size=2) raised ValueError: no at test_checker.py:" in told
     assert "the suite builds caches with these two keyword arguments" in told
     assert is_one_sentence(told)
 
@@ -263,8 +303,8 @@ WRONG = [
     ("extend", Grant(copies="abc"), "extend(0, 1, ()): Grant.copies is str 'abc'; it must be a sequence."),
     ("fork", Grant(copies=[(0, 1)]), "fork(0, 1): Grant.copies holds (0, 1); each copy is (group, source block, destination block)."),
     ("extend", Grant(copies=[7]), "extend(0, 1, ()): Grant.copies holds 7; each copy is (group, source block, destination block)."),
-    ("extend", Grant(copies=[(1, 0, 1)]), "extend(0, 1, ()): Grant.copies names group 1, but there are 1 groups, numbered from 0."),
-    ("extend", Grant(copies=[("0", 0, 1)]), "extend(0, 1, ()): Grant.copies names group '0', but there are 1 groups, numbered from 0."),
+    ("extend", Grant(copies=[(1, 0, 1)]), "extend(0, 1, ()): Grant.copies names group 1, but there is only group 0."),
+    ("extend", Grant(copies=[("0", 0, 1)]), "extend(0, 1, ()): Grant.copies names group '0', but there is only group 0."),
     ("extend", Grant(copies=[(0, 0, 4)]), "Grant.copies holds block 4, but the pool has blocks 0 to 3."),
     ("extend", Grant(copies=[(0, -1, 0)]), "Grant.copies holds block -1, but the pool has blocks 0 to 3."),
     ("extend", Grant(copies=[(0, None, 0)]), "Grant.copies holds NoneType None; block ids are integers."),
@@ -352,6 +392,89 @@ def test_any_other_exception_is_a_fault_that_tells_what_and_where(method):
     assert ("a cache that has no room raises kvproof.OutOfBlocks" in told) == (method in ("extend", "fork"))
     assert is_one_sentence(told)
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_what_is_a_mistake_in_the_code_is_not_taken_for_a_full_pool():
+    for error in (AttributeError("block"), NameError("block"), NotImplementedError("later"), TypeError("no")):
+        with pytest.raises(Raises) as caught:
+            checked(error).do(Extend(0, 1))
+        assert "OutOfBlocks" not in str(caught.value)
+        assert f"raised {type(error).__name__}: " in str(caught.value)
+        assert "at test_checker.py:" in str(caught.value)
+
+
+# -- calls that a method cannot take --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "found", "told"),
+    [
+        (
+            "extend",
+            lambda self, seq, n: None,
+            "extend(0, 1, ()) does not fit extend(seq, n), which the suite calls as extend(seq, count, drafts); define it as extend(self, seq, count, drafts=()).",
+        ),
+        (
+            "release",
+            lambda self, seq, *, reason="": None,
+            "release(0, 'finish') does not fit release(seq, *, reason=''), which the suite calls as release(seq, reason); define it as release(self, seq, reason).",
+        ),
+        (
+            "begin_step",
+            lambda self, name: None,
+            "begin_step() does not fit begin_step(name), which the suite calls as begin_step(); define it as begin_step(self).",
+        ),
+    ],
+)
+def test_an_operation_with_another_signature_is_told_how_it_is_called(method, found, told):
+    made = Checked(type("Mine", (Answering,), {method: found}), ALL, num_blocks=4, block_size=2)
+    assert fault_of(lambda: made.do(OPS[method])) == told
+
+
+def test_a_look_with_another_signature_is_told_how_it_is_called():
+    looks = {"block_table": lambda self, seq: [], "snapshot": lambda self, deep: None}
+    made = Checked(type("Mine", (Answering,), looks), ALL, num_blocks=4, block_size=2)
+    told = "block_table(7, 0) does not fit block_table(seq), which the suite calls as block_table(seq, group); define it as block_table(self, seq, group=0)."
+    assert fault_of(lambda: made.tables(7)) == told
+    assert fault_of(lambda: made.all_tables([7], {})) == told
+    assert (
+        fault_of(made.books) == "snapshot() does not fit snapshot(deep), which the suite calls as snapshot(); define it as snapshot(self)."
+    )
+
+
+def test_a_class_that_cannot_be_built_so_is_told_what_to_define():
+    class Mine(Answering):
+        def __init__(self, num_blocks: int, block_size: int, seed: int) -> None:
+            pass
+
+    assert fault_of(lambda: Checked(Mine, ALL, num_blocks=4, block_size=2)).endswith(
+        "Mine(num_blocks=4, block_size=2) does not fit test_a_class_that_cannot_be_built_so_is_told_what_to_define.<locals>.Mine(num_blocks, block_size, seed);"
+        " define __init__(self, *, num_blocks, block_size), and give a default to whatever else it takes."
+    )
+
+
+def test_a_type_error_of_the_cache_itself_says_where():
+    def extend(self, seq, count, drafts=()):
+        return self.admit()
+
+    def admit(self, seq, prompt, namespace):
+        return None
+
+    made = Checked(type("Mine", (Answering,), {"extend": extend, "admit": admit}), ALL, num_blocks=4, block_size=2)
+    told = fault_of(lambda: made.do(OPS["extend"]))
+    assert told.startswith("extend(0, 1, ()) raised TypeError: ")
+    assert "at test_checker.py:" in told
+
+
+def test_a_type_error_of_compiled_code_is_told_without_a_place():
+    """No frame of it is seen, and what it takes may not be known: the place is never that of the suite."""
+    made = Checked(type("Mine", (Answering,), {"extend": staticmethod(min)}), ALL, num_blocks=4, block_size=2)
+    assert (
+        fault_of(lambda: made.do(OPS["extend"]))
+        == "extend(0, 1, ()) raised TypeError: '<' not supported between instances of 'tuple' and 'int'."
+    )
+    made = Checked(type("Mine", (Answering,), {"commit": staticmethod(divmod)}), ALL, num_blocks=4, block_size=2)
+    assert fault_of(lambda: made.do(Commit(0, 0))) == "commit(0, 0) raised ZeroDivisionError: integer division or modulo by zero."
 
 
 def test_what_a_release_raises_is_left_to_the_laws():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -39,6 +40,13 @@ def test_a_broken_law_is_told_and_kept(capfd, tmp_path):
     assert "no-aliasing is broken" in capfd.readouterr().out
     [file] = tmp_path.glob("no-aliasing-*.json")
     assert main(["replay", str(file)]) == 1
+
+
+def test_a_scope_in_which_nothing_is_computed_says_nothing_of_the_cache(capfd, tmp_path):
+    toys = f"{Path(__file__).with_name('toys.py')}:RefusingAll"
+    assert main(["exhaust", toys, "--scope", "tiny"]) == 2
+    assert "No pass was committed in any program of this scope, and a cache that computes nothing keeps every law" in capfd.readouterr().err
+    assert main(["exhaust", toys, "--scope", "tiny", "--without", "commit"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from kvproof.impl.checker import AdapterFault, Hung
 from kvproof.impl.production.adapter import ProductionAdapter
 from kvproof.models.ops import Admit, Append, BeginStep, Commit, EndStep, Extend, Fork, Match, Release, Reset, SwapIn, SwapOut, Truncate
 from kvproof.properties import strategies
-from kvproof.properties.lockstep import SERVED, LawBroken, Lockstep, run, time_limit
+from kvproof.properties.lockstep import SERVED, LawBroken, Lockstep, run, time_limit, told_hang
 
 POOL = {"num_blocks": 4, "block_size": 2}
 PROGRAM = [Admit(0, (1, 2, 3)), Extend(0, 3), Commit(0), Append(0, (4,)), Extend(0, 1), Commit(0), Release(0)]
@@ -419,7 +419,7 @@ def test_a_copy_in_a_group_that_is_not_there_is_a_fault():
             super().extend(seq, count, drafts)
             return Grant(copies=[(1, 0, 1)])
 
-    assert "names group 1, but there are 1 groups" in run(PROGRAM, Grouping, **POOL).fault
+    assert "names group 1, but there is only group 0." in run(PROGRAM, Grouping, **POOL).fault
 
 
 # -- time -----------------------------------------------------------------------------------------------------------------------------------------------
@@ -433,6 +433,22 @@ def test_an_operation_that_hangs_is_stopped_even_if_the_adapter_swallows_excepti
     assert (result.violation, result.fault) == (None, "")
     assert result.ran[-1] == Commit(0)
     assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("method", ["block_table", "snapshot", "worker_table", "take_events"])
+def test_a_look_that_hangs_is_named_and_no_operation_is_blamed(method):
+    class Stuck(Everything):
+        pass
+
+    def stuck(self, *_):
+        while True:
+            time.sleep(0.01)
+
+    setattr(Stuck, method, stuck)
+    result = run(PROGRAM, Stuck, **POOL, op_seconds=0.2)
+    assert result.hang == f"{method} ran for more than 0.2 s"
+    assert told_hang([Commit(0)], result.hang) == f"{method} hung after commit(0, 0): it ran for more than 0.2 s."
+    assert run(PROGRAM, Hanging, **POOL, op_seconds=0.2).hang == "one operation ran for more than 0.2 s"
 
 
 def test_a_cache_that_hangs_while_it_is_built_is_stopped():

@@ -91,6 +91,13 @@ class Refusing(Toy):
         raise Refused("this engine never rolls back")
 
 
+class RefusingAll(Toy):
+    """Never makes room, so it never computes anything."""
+
+    def extend(self, seq: int, count: int, drafts: Sequence[int] = ()) -> Grant:
+        raise Refused("never")
+
+
 class Faulty(Toy):
     """Its adapter, not the cache, is wrong: extend must return a Grant."""
 

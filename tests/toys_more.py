@@ -206,10 +206,25 @@ class Swallowing(Toy):
 class Dying(Toy):
     """Takes its process with it once a long prompt is committed."""
 
+    exit_code = 7
+
     def commit(self, seq: int, accepted: int) -> None:
         if self.known[seq] > 3:
-            os._exit(7)
+            os._exit(self.exit_code)
         super().commit(seq, accepted)
+
+
+class Leaving(Dying):
+    """The same, as if all had gone well."""
+
+    exit_code = 0
+
+
+class Crashing(Toy):
+    """Is killed in its first commit, as by a bad address."""
+
+    def commit(self, seq: int, accepted: int) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Deaf(Toy):

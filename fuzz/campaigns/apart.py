@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from kvproof.fuzz.engine import Ran, Search, Tally, run_kept, run_program
+from kvproof.fuzz.processes import how_it_ended
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
 from kvproof.fuzz.shrink import Shrinker
 from kvproof.fuzz.simpler import Candidate
@@ -147,7 +148,11 @@ def _apart(search: Search, seed: str, run: Callable[[Callable[..., Lockstep], Ta
     if messages.done is not None:
         return Apart("", messages.done.ran.program, messages.done.ran, messages.done.tally)
     where = call_of(messages.ops[-1]) if messages.ops else "building the cache"
-    how = f"gave no sign of life for {PATIENCE * search.op_seconds:g} s" if stalled else f"died with {_status(status)}"
+    how = (
+        f"gave no sign of life for {PATIENCE * search.op_seconds:g} s"
+        if stalled
+        else f"died with {how_it_ended(os.waitstatus_to_exitcode(status))}"
+    )
     how = f"{_PROCESS}{how} in {where}."
     return Apart(how, msgspec.structs.replace(program, fault=how), None, Tally(1, len(messages.ops)))
 
@@ -226,8 +231,3 @@ def _kill(child: int) -> None:
             return
         time.sleep(0.005)
     os.kill(child, signal.SIGKILL)
-
-
-def _status(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
-    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"

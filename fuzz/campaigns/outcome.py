@@ -9,7 +9,7 @@ import msgspec
 from kvproof.fuzz.campaigns.apart import ends_its_process
 from kvproof.fuzz.campaigns.conductor import Conductor, Plan
 from kvproof.fuzz.programs import FORMAT, Program
-from kvproof.fuzz.verdicts import Finding, LawVerdict, Report, law_verdicts
+from kvproof.fuzz.verdicts import Finding, LawVerdict, Report, computed_nothing, law_verdicts
 from kvproof.models.capabilities import Capabilities
 from kvproof.properties.situations import name, possible
 
@@ -42,17 +42,18 @@ def report_of(conductor: Conductor, target: str, capabilities: Capabilities | No
         else law_verdicts(capabilities, totals.exercised, broken, set(plan.waived))
     )
     fault = faults[0] if faults and not accused else None
+    idle = "" if capabilities is None or found else computed_nothing(totals.programs, totals.exercised, totals.refusals)
     return Report(
         FORMAT,
         target,
-        "broken" if accused else "error" if faults else "held",
+        "broken" if accused else "error" if faults or idle else "held",
         laws,
         violations,
         totals.programs,
         totals.operations,
         seconds,
         plan.seed,
-        error="" if fault is None else fault.reason,
+        error=idle if fault is None else fault.reason,
         refusals=dict(totals.refusals),
         error_program=None if fault is None else _shown(fault),
     )

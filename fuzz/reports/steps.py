@@ -13,7 +13,7 @@ from kvproof.impl.checker import AdapterFault, Hung
 from kvproof.models.ops import AnyOp
 from kvproof.models.spec import Violation
 from kvproof.models.state import Books, Table, Tables
-from kvproof.properties.lockstep import OP_SECONDS, LawBroken, Lockstep, time_limit
+from kvproof.properties.lockstep import OP_SECONDS, LawBroken, Lockstep, time_limit, told_hang
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Replay(msgspec.Struct):
-    """What came of a program. At most one of `violation`, `fault` and `hang` is set, and then the last row is the step that shows it."""
+    """What came of a program. At most one of `violation`, `fault` and `hang` is set, the last two as sentences, and then the last row is the step that shows it."""
 
     num_blocks: int
     null_blocks: frozenset[int] = frozenset()
@@ -63,7 +63,7 @@ class Replay(msgspec.Struct):
     @property
     def trouble(self) -> str:
         """Why the cache could not be judged: a full sentence, empty if it could."""
-        return self.fault or wording.sentence(self.hang)
+        return self.fault or self.hang
 
     @property
     def ok(self) -> bool:
@@ -89,7 +89,7 @@ def replay(program: Program, target: type, *, op_seconds: float = OP_SECONDS) ->
     except AdapterFault as fault:
         seen.fault = str(fault)
     except Hung as hung:
-        seen.hang = str(hung)
+        seen.hang = told_hang(lockstep.ops if lockstep else (), str(hung))
     if lockstep is not None and len(lockstep.ops) > len(seen.rows) - seen.skipped:
         seen.rows.append(_row(lockstep))
     return seen

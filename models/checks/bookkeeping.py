@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvproof.models.checks.naming import FORGOTTEN_BREAKS, LOST_BREAKS, Broken, Why, show_lost
+from kvproof.models.checks.naming import FORGOTTEN_BREAKS, LOST_BREAKS, Broken, Why, counted, show_holders, show_lost
 from kvproof.models.memory import EMPTY
 from kvproof.models.observed import Ledger
 from kvproof.models.ops import Op, Release, op_name
@@ -38,7 +38,7 @@ def books(spec: Spec, op: Op) -> None:
     if seen.free is not None and seen.free_count is not None and seen.free_count != len(seen.free):
         raise Broken(
             "pool-conserved",
-            f"the cache counts {seen.free_count} free blocks after {op_name(op)}, but its free list has {len(seen.free)}",
+            f"the cache counts {counted(seen.free_count, 'free block')} after {op_name(op)}, but its free list has {len(seen.free)}",
         )
 
 
@@ -70,11 +70,11 @@ def refcounts(spec: Spec, counts: dict[int, int]) -> None:
                 "refcount-equals-holders", f"the reference count of block {block} is {count}, but it is on the free list", blocks=(block,)
             )
         if not listed <= count <= listed + pins:
-            holders = ", ".join(f"sequence {seq}" for seq, _, _ in spec.owners.get(block, ())) or "nobody"
-            pinned = f" and device work may pin it {pins} times" if pins else ""
+            only = "only " if count > listed > 0 else ""
+            pinned = f", and device work may pin it {counted(pins, 'time')}" if pins else ""
             raise Broken(
                 "refcount-equals-holders",
-                f"the reference count of block {block} is {count}, but {holders} lists it{pinned}",
+                f"the reference count of block {block} is {count}, but {only}{show_holders(spec.owners.get(block, ()))}{pinned}",
                 blocks=(block,),
                 sequences=(seq for seq, _, _ in spec.owners.get(block, ())),
             )
@@ -147,7 +147,7 @@ def partition(spec: Spec, op: Op, free: dict[int, int], retiring: set[int] | Non
     if len(spec.judged) - len(lost) > spec.usable:
         raise Broken(
             "ledger-adds-up",
-            f"the cache claims {spec.usable} usable blocks, but {len(spec.judged) - len(lost)} are free, held or retiring",
+            f"the cache claims {counted(spec.usable, 'usable block')}, but {len(spec.judged) - len(lost)} are free, held or retiring",
         )
     spec.exercised["pool-conserved"] += 1
     spec.exercised["ledger-adds-up"] += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from kvproof.models.checks.naming import Broken, in_group, show, show_lost, show_namespace, show_tokens
+from kvproof.models.checks.naming import Broken, in_group, show, show_lost, show_namespace, show_positions, show_tokens
 from kvproof.models.layouts import window_low
 from kvproof.models.ops import Evict, Extend, Fork, Op, Release, SwapIn, Truncate, op_name, sequences_of
 from kvproof.models.state import Pass, Sequence, Table
@@ -120,7 +120,7 @@ def room(spec: Spec, sequence: Sequence, out: Pass) -> None:
                 position = max(needed_from, index * size)
                 raise Broken(
                     "window-keeps-what-it-needs" if skipped else "committed-is-covered",
-                    f"extend granted sequence {sequence.seq} the positions {out.start} to {out.end - 1}, but its table {show(table)} "
+                    f"extend granted sequence {sequence.seq} {show_positions(range(out.start, out.end))}, but its table {show(table)} "
                     f"has no block for position {position}{in_group(spec, group)}",
                     sequences=(sequence.seq,),
                     positions=(position,),

@@ -85,9 +85,25 @@ def in_group(spec: Spec, group: int) -> str:
     return f" (group {group})" if len(spec.block_sizes) > 1 else ""
 
 
-def counted(tokens: int) -> str:
-    """A number of tokens, in words."""
-    return "1 token" if tokens == 1 else f"{tokens} tokens"
+def counted(number: int, noun: str = "token") -> str:
+    """A number of tokens, or of something else, in words."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def show_positions(positions: range) -> str:
+    """Positions that follow each other, in words."""
+    return f"position {positions.start}" if len(positions) == 1 else f"the positions {positions.start} to {positions.stop - 1}"
+
+
+def show_holders(listed: Collection[tuple[int, int, int]]) -> str:
+    """Who lists a block, in words, out of its table entries (sequence, group, index)."""
+    seqs = sorted({seq for seq, _, _ in listed})
+    if not seqs:
+        return "nobody lists it"
+    times = "" if len(listed) == len(seqs) else f" {len(listed)} times" if len(seqs) == 1 else f", {len(listed)} times in all"
+    if len(seqs) == 1:
+        return f"sequence {seqs[0]} lists it{times}"
+    return f"sequences {', '.join(map(str, seqs[:-1]))} and {seqs[-1]} list it{times}"
 
 
 def show(table: Table) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from kvproof.models.checks.content import contents
-from kvproof.models.checks.naming import Broken, changed_sequences, in_group, show
+from kvproof.models.checks.naming import Broken, changed_sequences, counted, in_group, show
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.observed import Entry, Observed
 from kvproof.models.ops import Commit, Extend, Op, Release, Reset, SwapIn, Truncate, op_name, sequences_of
@@ -266,7 +266,7 @@ def no_spurious_exhaustion(spec: Spec, op: Extend, raised: str) -> None:
     if spec.exact and spec.room_for(lacks, kept_back):
         raise Broken(
             "no-spurious-exhaustion",
-            f"sequence {op.seq} needs at most {sum(lacks)} more blocks and {spec.usable - len(kept_back)} are free or evictable, yet extend raised {raised}",
+            f"sequence {op.seq} needs at most {counted(sum(lacks), 'more block')}, and {counted(spec.usable - len(kept_back), 'block')} can be had, free or evictable, yet extend raised {raised}",
             sequences=(op.seq,),
         )
     if "exact" in spec.capabilities.policy and raised != "OutOfBlocks" and not spec.exhausted(op):
@@ -329,8 +329,8 @@ def tail_waste(spec: Spec, changed: Iterable[Sequence]) -> None:
             if (len(table) - 1) * size >= sequence.asked:
                 raise Broken(
                     "tail-waste-bounded",
-                    f"sequence {sequence.seq} was asked to have room for {sequence.asked} tokens, "
-                    f"which take {blocks_for(sequence.asked, size)} blocks, but its table is {show(table)}{in_group(spec, group)}",
+                    f"sequence {sequence.seq} was asked to have room for {counted(sequence.asked)}, "
+                    f"which is {counted(blocks_for(sequence.asked, size), 'block')}, but its table is {show(table)}{in_group(spec, group)}",
                     sequences=(sequence.seq,),
                     group=group,
                 )

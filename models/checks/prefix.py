@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING
 
 from kvproof.models.checks.content import expected_ghosts, told_missing
 from kvproof.models.checks.forgetting import proven_order
-from kvproof.models.checks.naming import FORGOTTEN_BREAKS, LOST_BREAKS, Broken, Why, counted, show_lost, show_namespace, show_tokens
+from kvproof.models.checks.naming import (
+    FORGOTTEN_BREAKS,
+    LOST_BREAKS,
+    Broken,
+    Why,
+    counted,
+    show_lost,
+    show_namespace,
+    show_positions,
+    show_tokens,
+)
 from kvproof.models.layouts import blocks_for, window_low
 from kvproof.models.memory import EMPTY
 from kvproof.models.ops import Match, Namespace
@@ -60,7 +70,7 @@ def steady_hit(spec: Spec, op: Match, tokens: int) -> None:
     if said != tokens:
         raise Broken(
             "failure-changes-nothing",
-            f"match found {said} tokens for the prompt of sequence {op.seq} before and {tokens} now, though every operation in between failed or only looked",
+            f"match found {counted(said)} for the prompt of sequence {op.seq} before and {tokens} now, though every operation in between failed or only looked",
             sequences=(op.seq,),
         )
 
@@ -82,7 +92,7 @@ def adoption(spec: Spec, sequence: Sequence, grant: Grant) -> None:
                 missing = told_missing(spec, sequence, group, table, positions.start)
                 raise Broken(
                     law,
-                    f"extend adopted {grant.adopted} tokens, but {missing}",
+                    f"extend adopted {counted(grant.adopted)}, and {missing}",
                     sequences=(sequence.seq,),
                     positions=(positions.start,),
                     group=group,
@@ -155,7 +165,7 @@ def _not_open(spec: Spec, sequence: Sequence, block: int, position: int, told: s
         if index * spec.block_sizes[group] < filled < end and not whole:
             raise Broken(
                 "published-is-committed",
-                f"{told} sequence {seq} has filled only {filled - end + spec.block_sizes[group]} tokens of that block",
+                f"{told} sequence {seq} has filled only {counted(filled - end + spec.block_sizes[group])} of that block",
                 blocks=(block,),
                 sequences=(sequence.seq, seq),
                 positions=(position,),
@@ -199,7 +209,11 @@ def _why_absent(spec: Spec, sequence: Sequence, group: int, wanted: range) -> Wh
         why = _why_not(spec, last, EMPTY)
         begun = _begun(spec, sequence, group, wanted) if why.law == "hit-is-true-prefix" else 0
         if begun:
-            return Why("published-is-committed", f"only {begun} of these tokens were ever computed", positions=(begun,))
+            return Why(
+                "published-is-committed",
+                f"only {begun} of these tokens {'was' if begun == 1 else 'were'} ever computed",
+                positions=(begun,),
+            )
         return why.at(wanted[-1])
     for position in wanted:
         content = spec.content(sequence, group, position)
@@ -207,7 +221,7 @@ def _why_absent(spec: Spec, sequence: Sequence, group: int, wanted: range) -> Wh
         if not slots:
             why = _why_not(spec, content, EMPTY)
             if position > wanted.start and why.law == "hit-is-true-prefix":
-                told = f"only the first {position} tokens of it were ever computed"
+                told = f"only the first {counted(position)} of it {'was' if position == 1 else 'were'} ever computed"
                 return Why("published-is-committed", told, positions=(position,))
             return why.at(position)
         blocks = tuple(map(memory.block_of, slots))
@@ -217,7 +231,7 @@ def _why_absent(spec: Spec, sequence: Sequence, group: int, wanted: range) -> Wh
         if len(forgotten) == len(slots):
             told = f"the block that holds position {position} was made unmatchable ({forgotten[0]})"
             return Why(FORGOTTEN_BREAKS[forgotten[0]], told, blocks, positions=(position,))
-    told = f"no single block holds the positions {wanted.start} to {wanted.stop - 1}"
+    told = f"no single block holds {show_positions(wanted)}"
     return Why("published-is-committed", told, positions=(wanted.start, wanted.stop - 1))
 
 

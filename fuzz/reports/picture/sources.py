@@ -51,7 +51,7 @@ def film_program(
     except AdapterFault as fault:
         camera.unanswered(str(fault))
     except Hung as hung:
-        camera.unanswered(wording.sentence(str(hung)))
+        camera.unanswered(f"A call hung: {hung}.")
     picture = camera.picture(name=name, target=local(program.target))
     if camera.violation is not None:
         program = msgspec.structs.replace(program, violation=camera.violation)
