@@ -53,12 +53,15 @@ MODULES: dict[str, tuple[str, ...]] = {
             "records",
         )
     },
-    "kvproof.impl.checker": (
-        "tests/test_checker.py",
-        "tests/test_lockstep.py",
-        "tests/test_checker_corners.py",
-        "tests/test_production_costs.py",
-    ),
+    **{
+        f"kvproof.impl.{name}": (
+            "tests/test_checker.py",
+            "tests/test_lockstep.py",
+            "tests/test_checker_corners.py",
+            "tests/test_production_costs.py",
+        )
+        for name in ("checker", "misuse")
+    },
 }
 """Module -> the tests that are written for it."""
 
