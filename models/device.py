@@ -124,9 +124,12 @@ def work_is_over(spec: Spec, out: Pass) -> None:
 
 def transfer(spec: Spec, blocks: Iterable[int]) -> None:
     """A fork or a swap moves these blocks. Without steps that is over when it returns."""
-    moved = frozenset(blocks)
-    if spec.capabilities.steps and moved:
-        spec.transfers.append(Transfer(moved, len(spec.steps) + 1))
+    ends = len(spec.steps) + 1
+    if not spec.capabilities.steps:
+        return
+    if not spec.transfers or spec.transfers[-1].ends != ends:
+        spec.transfers.append(Transfer(ends))
+    spec.transfers[-1].blocks.update(blocks)
 
 
 def end_transfers(spec: Spec) -> None:
@@ -134,7 +137,7 @@ def end_transfers(spec: Spec) -> None:
     for out in spec.transfers:
         out.ends -= 1
         if not out.ends:
-            spec.agenda.unpinned |= out.blocks
+            spec.agenda.unpinned.update(out.blocks)
             if spec.lru:
                 spec.recency.settle(out.blocks, spec.step)
     spec.transfers = [out for out in spec.transfers if out.ends]

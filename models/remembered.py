@@ -87,7 +87,7 @@ class Remembered:
         self.steps: list[list[Pass]] = []
         """The passes of each open step, oldest step first."""
         self.transfers: list[Transfer] = []
-        """Those that a cache may still wait for."""
+        """Those that a cache may still wait for, the oldest first."""
         self.deferrals = Deferrals()
         """Drops of blocks while work was out or a step was open: a cache may go on counting them, or keep the blocks back, for a while."""
         self.awaited: set[int] = set()
@@ -169,7 +169,7 @@ class Remembered:
         for out in self.passes:
             pins += (block in out.listed) + (block in out.copied)
         for transfer in self.transfers:
-            pins += block in transfer.blocks
+            pins += transfer.blocks[block]
         return pins
 
     def pinned(self) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
@@ -90,11 +91,12 @@ class Pass(msgspec.Struct, eq=False):
 
 
 class Transfer(msgspec.Struct, eq=False):
-    """Copies of a fork, or between the tiers of a swap. Nothing says which step runs them, so a cache may hold their blocks until the next one has ended."""
+    """Copies of forks, or between the tiers of a swap, since the last step began. Nothing says which step runs them, so a cache may hold their blocks until the next one has ended."""
 
-    blocks: frozenset[int]
     ends: int
     """How many steps are still to end until then."""
+    blocks: Counter[int] = msgspec.field(default_factory=Counter)
+    """How often each is copied from or to."""
 
 
 class Sequence(msgspec.Struct, eq=False):

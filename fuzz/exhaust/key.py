@@ -5,7 +5,7 @@ and whether it is matchable, retiring or forgotten; the free list in its order; 
 history a state of its own: when a block was last used beyond the order of the free list, how often, when and under which device work a block was let go of, what a block still
 holds that nobody lists, that is not matchable by the books and that no device work reaches, and what became of contents that are no longer anywhere.
 
-Of two states that differ only in which blocks the spec lets the cache hold back, because they were let go of while device work was out, the one with fewer is judged more
+Of two states that differ only in which blocks the spec lets the cache hold back, because they were let go of while device work was out or are copied by a fork or a swap, the one with fewer is judged more
 strictly, as far as what is left out does not differ: whatever the other could show wrong, it shows too. A key says so (`covers`), and a search need not go on from the other.
 """
 
@@ -131,7 +131,8 @@ class _Renamed:
     def told(self) -> tuple[str, int]:
         """The form, and a bit for each block that the cache may hold back."""
         told = repr(self._form())
-        return told, sum(1 << self.names[block] for block in self.spec.deferrals)
+        held_back = set(self.spec.deferrals).union(*(transfer.blocks for transfer in self.spec.transfers))
+        return told, sum(1 << self.names[block] for block in held_back)
 
     def _form(self) -> Form:
         spec, books = self.spec, self.spec.seen.books
@@ -145,8 +146,7 @@ class _Renamed:
         self._blocks(block for _, block in rest)
         blocks = tuple(self._block(block) for block in self.names)
         steps = tuple(tuple(spec.passes.index(out) for out in step if out in spec.passes) for step in spec.steps)
-        transfers = tuple((out.ends, tuple(sorted(self._name(block) for block in out.blocks))) for out in spec.transfers)
-        return (sequences, passes, free, blocks, steps, transfers)
+        return (sequences, passes, free, blocks, steps)
 
     def _tables(self, tables: Iterable[Iterable[int | None]]) -> Form:
         return tuple(tuple(None if block is None else self._name(block) for block in table) for table in tables)
