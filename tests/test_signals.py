@@ -72,6 +72,11 @@ def children(process):
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
+def below(process):
+    """The command's own process, and its workers."""
+    return [one for child in children(process) for one in (child, *children(child))]
+
+
 def within(seconds, is_so):
     deadline = time.monotonic() + seconds
     while not is_so() and time.monotonic() < deadline:
@@ -86,6 +91,17 @@ def runs(process):
         return False
 
 
+SLOW = """
+import time
+from kvproof.targets import find_target
+
+class Slow(find_target("bug:trimmed-blocks-are-lost")):
+    def admit(self, *request):
+        time.sleep(0.02)  # so that shrinking takes its time
+        return super().admit(*request)
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="children are read from /proc")
 @pytest.mark.parametrize(
     ("number", "arguments"),
@@ -97,7 +113,8 @@ def runs(process):
 )
 def test_a_command_that_is_killed_leaves_no_process_behind(number, arguments, tmp_path):
     ops = tuple(op for seq in range(20) for op in (Admit(seq, (seq, 1)), Extend(seq, 2), Commit(seq), Truncate(seq, 1), Release(seq)))
-    write_program(tmp_path / "failing.json", Program(1, "bug:trimmed-blocks-are-lost", PoolConfig(40, 1), ops))
+    (tmp_path / "slow.py").write_text(SLOW)
+    write_program(tmp_path / "failing.json", Program(1, "slow.py:Slow", PoolConfig(40, 1), ops))
     check = subprocess.Popen(
         [sys.executable, "-m", "kvproof", *arguments],
         cwd=tmp_path,
@@ -106,8 +123,8 @@ def test_a_command_that_is_killed_leaves_no_process_behind(number, arguments, tm
     )
     workers = []
     try:
-        assert within(60, lambda: len(children(check.pid)) == 2)
-        workers = children(check.pid)
+        assert within(60, lambda: len(below(check.pid)) == 3)
+        workers = below(check.pid)
         check.send_signal(number)
         check.wait(60)
         assert within(60, lambda: not any(map(runs, workers)))

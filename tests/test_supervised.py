@@ -63,7 +63,7 @@ def python(*arguments, cwd):
     ("command", "words"),
     [
         (("check", "leaving.py:Leaving", "-n", "1", "--budget", "2"), "A worker process died with exit code 0"),
-        (("fuzz", "leaving.py:Leaving", "-n", "1", "--budget", "2", "--directory", "kept"), "The process died with exit code 0 in commit("),
+        (("fuzz", "leaving.py:Leaving", "-n", "1", "--budget", "2", "--directory", "kept"), "process died with exit code 0 in"),
         (("exhaust", "leaving.py:Leaving", "--scope", "tiny"), ENDED),
         (("replay", "program.json"), ENDED),
         (("shrink", "program.json"), ENDED),

@@ -30,10 +30,18 @@ MAX_VALID_MAP_ELEMENTS = 2**26
 def sparse_bytes(count: int) -> Array:
     """Zero bytes that take memory only where they are touched. Raises MemoryError where the system refuses the address space."""
     try:
-        pages = mmap.mmap(-1, max(1, count), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000))
-    except OSError as error:
-        raise MemoryError(f"the system does not lend {count} bytes of address space: {error}") from error
+        pages = _pages(count)
+    except OSError:
+        gc.collect()  # giant tensors of calls that are over may still be garbage, and 2^47 bytes are 30 of them
+        try:
+            pages = _pages(count)
+        except OSError as error:
+            raise MemoryError(f"the system does not lend {count} bytes of address space: {error}") from error
     return np.frombuffer(pages, np.uint8)
+
+
+def _pages(count: int) -> mmap.mmap:
+    return mmap.mmap(-1, max(1, count), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000))
 
 
 def sparse_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
