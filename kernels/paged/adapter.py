@@ -28,11 +28,12 @@ from kvproof.kernels.paged.parts import longest_walk, merge, merge_append, parts
 from kvproof.kernels.paged.plan import PrefillPlan, plan_prefill
 from kvproof.kernels.paged.prefill import prefill_kernel
 from kvproof.kernels.paged.requests import (
-    check_attend,
+    check_attention,
     check_kernel_attend,
     check_kernel_scales,
     check_layout,
     check_move,
+    check_pool,
     check_scatter,
     check_slots,
     check_store,
@@ -126,7 +127,8 @@ class PagedTriton(PagedKernels):
         longest one possible. `max_queries`: no sequence has more query tokens, which spares the launch of a prefill for a batch of appends.
         Neither changes a bit.
         """
-        check_attend(pool, query, block_tables, seq_lens, query_lens, window, sinks, soft_cap)
+        check_pool(pool)
+        check_attention(pool, query, block_tables, seq_lens, query_lens, window, sinks, soft_cap)
         check_kernel_attend(pool, query, seq_lens)
         out = torch.empty(*query.shape[:-1], pool.value.shape[-1], dtype=query.dtype, device=query.device)
         if out.numel() == 0:

@@ -16,7 +16,7 @@ from kvproof.kernels.paged.lowbit_decode import lowbit_kernel
 from kvproof.kernels.paged.lowbit_rows import paged_tensors, query_rows
 from kvproof.kernels.paged.lowbit_store import quantise_kernel, recent_kernel
 from kvproof.kernels.paged.merge import merge_kernel
-from kvproof.kernels.paged.requests import check_grid, check_low_bit_store, check_low_bit_strides, check_low_bits
+from kvproof.kernels.paged.requests import check_attention, check_grid, check_low_bit_store, check_low_bit_strides
 from kvproof.kernels.paged.sizes import SPLIT_TOKENS, Target, lowbit_stages, padded, target_of
 
 
@@ -87,7 +87,7 @@ class LowBitTriton:
         causal. Each row is walked on its own, which suits decodes and short appends. Windows, sinks, soft cap and `max_tokens` as in
         `PagedTriton.attend`.
         """
-        check_low_bits(pool, query, block_tables, seq_lens, query_lens, window, sinks, soft_cap)
+        check_attention(pool, query, block_tables, seq_lens, query_lens, window, sinks, soft_cap)
         check_low_bit_strides(pool)
         check_grid(query)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)

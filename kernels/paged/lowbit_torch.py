@@ -6,7 +6,7 @@ import torch
 
 from kvproof.kernels.lowbit import LowBitPool
 from kvproof.kernels.paged.lowbit_rows import paged_tensors, query_rows
-from kvproof.kernels.paged.requests import check_low_bit_store, check_low_bits
+from kvproof.kernels.paged.requests import check_attention, check_low_bit_store
 from kvproof.kernels.paged.torch_attention import attention, copy_pairs
 
 
@@ -75,7 +75,7 @@ class LowBitTorch:
         soft_cap: float | None = None,
     ) -> torch.Tensor:
         """As `LowBitTriton.attend`."""
-        check_low_bits(pool, query, block_tables, seq_lens, query_lens, window, sinks, soft_cap)
+        check_attention(pool, query, block_tables, seq_lens, query_lens, window, sinks, soft_cap)
         out = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
         row_seqs, row_lens = query_rows(seq_lens, query_lens, len(query))
         for row, (seq, length) in enumerate(zip(row_seqs.tolist(), row_lens.tolist(), strict=True)):

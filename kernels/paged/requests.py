@@ -81,13 +81,11 @@ def check_store(pool: KVPool, key: torch.Tensor, value: torch.Tensor, slots: tor
     check_pool(pool)
     check_slots(slots)
     for name, rows, size in (("keys", key, pool.head_size), ("values", value, pool.value.shape[3])):
-        if tuple(rows.shape) != (len(slots), pool.kv_heads, size):
-            _refuse(f"New {name} are [tokens, key heads, elements], here {[len(slots), pool.kv_heads, size]}, got {_of(rows)}.")
-        _check_rows(rows, f"new {name}")
+        _check_new(rows, name, [len(slots), pool.kv_heads, size])
 
 
-def check_attend(
-    pool: KVPool,
+def check_attention(
+    pool: KVPool | LowBitPool,
     query: torch.Tensor,
     tables: torch.Tensor,
     seq_lens: torch.Tensor,
@@ -96,68 +94,11 @@ def check_attend(
     sinks: torch.Tensor | None,
     soft_cap: float | None,
 ) -> None:
-    """Raise ValueError where a request for attention does not fit the pool or itself."""
-    check_pool(pool)
-    _check_attention(pool.kv_heads, pool.head_size, query, tables, seq_lens, query_lens, window, sinks, soft_cap)
-
-
-def check_kernel_attend(pool: KVPool, query: torch.Tensor, seq_lens: torch.Tensor) -> None:
-    """Raise ValueError where only the torch path can do what is asked."""
-    check_kernel_scales(pool)
-    ratio = query.shape[1] // pool.kv_heads
-    if pool.latent_size is None and (pool.head_size > WIDEST_HEAD or ratio > MOST_HEADS):
-        _refuse(
-            f"The kernels take heads of up to {WIDEST_HEAD} elements and up to {MOST_HEADS} query heads for a key head, got {pool.head_size} and "
-            f"{ratio}; PagedTorch takes any."
-        )
-    check_grid(seq_lens)
-
-
-def check_low_bits(
-    pool: LowBitPool,
-    query: torch.Tensor,
-    tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    query_lens: torch.Tensor | None,
-    window: int | None,
-    sinks: torch.Tensor | None,
-    soft_cap: float | None,
-) -> None:
-    """The same for a pool of low bits."""
-    _check_attention(pool.kv_heads, pool.head_size, query, tables, seq_lens, query_lens, window, sinks, soft_cap)
-
-
-def check_low_bit_store(pool: LowBitPool, key: torch.Tensor, value: torch.Tensor) -> None:
-    """Raise ValueError where new rows do not fit a pool of low bits."""
-    for name, rows in (("keys", key), ("values", value)):
-        if rows.dim() != 3 or tuple(rows.shape[1:]) != (pool.kv_heads, pool.head_size) or len(rows) != len(key):
-            _refuse(f"New {name} are [tokens, key heads, elements], here {[len(key), pool.kv_heads, pool.head_size]}, got {_of(rows)}.")
-        _check_rows(rows, f"new {name}")
-
-
-def check_low_bit_strides(pool: LowBitPool) -> None:
-    """Raise ValueError where keys and values of a pool of low bits lie differently: the kernels take one set of strides for both."""
-    for key, value in ((PAGED[0], PAGED[1]), (PAGED[2], PAGED[3]), (PAGED[4], PAGED[5]), RINGS):
-        strides = [list(getattr(pool, name).stride()) for name in (key, value)]
-        if strides[0] != strides[1]:
-            _refuse(f"The kernels take pools whose {key} and {value} have the same strides, got {strides[0]} and {strides[1]}.")
-
-
-def _check_attention(
-    kv_heads: int,
-    head: int,
-    query: torch.Tensor,
-    tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    query_lens: torch.Tensor | None,
-    window: int | None,
-    sinks: torch.Tensor | None,
-    soft_cap: float | None,
-) -> None:
-    if query.dim() != 3 or query.shape[2] != head or query.dtype not in FLOATS:
-        _refuse(f"Queries are [rows, query heads, {head}] in float32, float16 or bfloat16, got {query.dtype} {_of(query)}.")
-    if query.shape[1] == 0 or query.shape[1] % kv_heads:
-        _refuse(f"Each key head has equally many query heads, but {query.shape[1]} query heads do not share {kv_heads} key heads.")
+    """Raise ValueError where a request for attention does not fit the pool, which was checked before, or itself."""
+    if query.dim() != 3 or query.shape[2] != pool.head_size or query.dtype not in FLOATS:
+        _refuse(f"Queries are [rows, query heads, {pool.head_size}] in float32, float16 or bfloat16, got {query.dtype} {_of(query)}.")
+    if query.shape[1] == 0 or query.shape[1] % pool.kv_heads:
+        _refuse(f"Each key head has equally many query heads, but {query.shape[1]} query heads do not share {pool.kv_heads} key heads.")
     _check_rows(query, "queries")
     if tables.dim() != 2 or seq_lens.dim() != 1 or len(tables) != len(seq_lens):
         _refuse(f"Block tables are [seqs, blocks] and lengths [seqs], got {_of(tables)} and {_of(seq_lens)}.")
@@ -174,6 +115,32 @@ def _check_attention(
         _refuse(f"A soft cap is above 0, got {soft_cap}; None is no cap.")
     if sinks is not None and tuple(sinks.shape) != (query.shape[1],):
         _refuse(f"Sinks are one number for each query head, [{query.shape[1]}], got {_of(sinks)}.")
+
+
+def check_kernel_attend(pool: KVPool, query: torch.Tensor, seq_lens: torch.Tensor) -> None:
+    """Raise ValueError where only the torch path can do what is asked."""
+    check_kernel_scales(pool)
+    ratio = query.shape[1] // pool.kv_heads
+    if pool.latent_size is None and (pool.head_size > WIDEST_HEAD or ratio > MOST_HEADS):
+        _refuse(
+            f"The kernels take heads of up to {WIDEST_HEAD} elements and up to {MOST_HEADS} query heads for a key head, got {pool.head_size} and "
+            f"{ratio}; PagedTorch takes any."
+        )
+    check_grid(seq_lens)
+
+
+def check_low_bit_store(pool: LowBitPool, key: torch.Tensor, value: torch.Tensor) -> None:
+    """Raise ValueError where new rows do not fit a pool of low bits."""
+    for name, rows in (("keys", key), ("values", value)):
+        _check_new(rows, name, [len(key), pool.kv_heads, pool.head_size])
+
+
+def check_low_bit_strides(pool: LowBitPool) -> None:
+    """Raise ValueError where keys and values of a pool of low bits lie differently: the kernels take one set of strides for both."""
+    for key, value in ((PAGED[0], PAGED[1]), (PAGED[2], PAGED[3]), (PAGED[4], PAGED[5]), RINGS):
+        strides = [list(getattr(pool, name).stride()) for name in (key, value)]
+        if strides[0] != strides[1]:
+            _refuse(f"The kernels take pools whose {key} and {value} have the same strides, got {strides[0]} and {strides[1]}.")
 
 
 def check_move(
@@ -218,6 +185,12 @@ def check_grid(batch: torch.Tensor) -> None:
         _refuse(
             f"The kernels take up to {MOST_IN_A_GRID} sequences (with low bits query rows) at a time, got {len(batch)}; split the batch."
         )
+
+
+def _check_new(rows: torch.Tensor, name: str, shape: list[int]) -> None:
+    if list(rows.shape) != shape:
+        _refuse(f"New {name} are [tokens, key heads, elements], here {shape}, got {_of(rows)}.")
+    _check_rows(rows, f"new {name}")
 
 
 def _check_rows(tensor: torch.Tensor, name: str) -> None:

@@ -15,7 +15,7 @@ from kvproof.kernels.lowbit import LowBitPool, LowBitScheme
 from kvproof.kernels.paged.lowbit_torch import LowBitTorch
 from kvproof.kernels.paged.memory import LARGEST, by_slot, slots_of
 from kvproof.kernels.paged.plan import PrefillPlan
-from kvproof.kernels.paged.requests import check_attend, check_layout, check_move, check_scatter, check_slots, check_store
+from kvproof.kernels.paged.requests import check_attention, check_layout, check_move, check_pool, check_scatter, check_slots, check_store
 from kvproof.kernels.paged.torch_attention import attention, copy_pairs
 
 
@@ -80,7 +80,8 @@ class PagedTorch(PagedKernels):
         max_queries: int | None = None,  # noqa: ARG002 - the same
     ) -> torch.Tensor:
         """Each sequence's tokens gathered by its table, then softmax over what each query sees."""
-        check_attend(pool, query, block_tables, seq_lens, query_lens, window, sinks, soft_cap)
+        check_pool(pool)
+        check_attention(pool, query, block_tables, seq_lens, query_lens, window, sinks, soft_cap)
         out = torch.zeros(*query.shape[:-1], pool.value.shape[-1], dtype=query.dtype, device=query.device)
         row = 0
         for seq, length in enumerate(seq_lens.tolist()):
