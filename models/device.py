@@ -35,9 +35,14 @@ def new_pass(spec: Spec, sequence: Sequence, op: Extend, grant: Grant) -> Pass:
         path,
         tables=spec.tables(sequence),
         reach=tuple([(window_low(start, window) // size, blocks_for(end, size)) for _, size, window in spec.groups]),
-        copied=frozenset([block for _, *both in grant.copies for block in both]) if grant.copies else NO_BLOCKS,
+        copied=frozenset(ends_of_copies(grant)) if grant.copies else NO_BLOCKS,
         launched=not spec.capabilities.steps,
     )
+
+
+def ends_of_copies(grant: Grant) -> list[int]:
+    """Sources and destinations of the copies of a grant, each as often as it is one."""
+    return [block for _, *both in grant.copies for block in both]
 
 
 def queue(spec: Spec, sequence: Sequence, out: Pass, grant: Grant) -> None:
@@ -124,9 +129,9 @@ def work_is_over(spec: Spec, out: Pass) -> None:
 
 def transfer(spec: Spec, blocks: Iterable[int]) -> None:
     """A fork or a swap moves these blocks. Without steps that is over when it returns."""
-    ends = len(spec.steps) + 1
     if not spec.capabilities.steps:
         return
+    ends = len(spec.steps) + 1
     if not spec.transfers or spec.transfers[-1].ends != ends:
         spec.transfers.append(Transfer(ends))
     spec.transfers[-1].blocks.update(blocks)

@@ -76,7 +76,7 @@ def fork(spec: Spec, op: Fork, outcome: Outcome) -> None:
     # The copies of a fork are queued at once: whatever is queued later comes after them.
     spec.memory.run(Work(grant.zeroed, [(source, target) for _, source, target in grant.copies]), launched=True)
     if grant.copies:
-        device.transfer(spec, [block for _, *both in grant.copies for block in both])
+        device.transfer(spec, device.ends_of_copies(grant))
     uses.use(spec, child)
     spec.exercised["fork-shares-then-diverges"] += 1
 
@@ -218,12 +218,13 @@ def _forget(spec: Spec, blocks: Iterable[int], how: How) -> None:
 def swap_out(spec: Spec, op: SwapOut, outcome: Outcome) -> None:
     """What the blocks of the sequence showed is saved, right or wrong."""
     sequence = spec.live[op.seq]
+    tables = spec.seen.tables_before(op.seq) or spec.seen.no_tables
     sequence.saved = tuple(
         tuple((p, spec.memory.slots[slot]) for p in range(sequence.computed) if (slot := spec.slot(g, table, p)) is not None)
-        for g, table in enumerate(spec.seen.tables_before(op.seq) or spec.seen.no_tables)
+        for g, table in enumerate(tables)
     )
     sequence.swapped = True
-    device.transfer(spec, listed_blocks(spec.seen.tables_before(op.seq) or spec.seen.no_tables))
+    device.transfer(spec, listed_blocks(tables))
 
 
 def swap_in(spec: Spec, op: SwapIn, outcome: Outcome) -> None:
