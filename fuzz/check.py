@@ -7,7 +7,6 @@ the cause.
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 from collections import Counter
@@ -19,7 +18,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from kvproof.fuzz.engine import Found, Search, Tally, hypothesis_batch, run_seed
-from kvproof.fuzz.processes import forking, how_it_ended, process_context
+from kvproof.fuzz.processes import end_with_parent, forking, how_it_ended, process_context
 from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.shrink import shrink, shrink_fault, shrink_hang
 from kvproof.fuzz.verdicts import Finding, Report, computed_nothing, law_verdicts
@@ -345,16 +344,11 @@ def _work(search: Search, number: int, stop: Any, starts: Any, beats: Any, conne
     def alive() -> None:
         beats[number] = time.monotonic()
 
-    parent = os.getppid()
-
-    def stop_at() -> float:
-        # A parent that was killed can neither stop this process nor read what it sends: the pipe would fill, and the process wait for ever.
-        return float(stop.value) if os.getppid() == parent else 0.0
-
+    end_with_parent()
     show_life_to(alive)
     with suppress(BrokenPipeError, KeyboardInterrupt):
         try:
-            for message in work_of(search, number, stop_at, note):
+            for message in work_of(search, number, lambda: stop.value, note):
                 connection.send(message)
             connection.send(Done())
         except Exception:  # noqa: BLE001 -- told to the parent, which raises it

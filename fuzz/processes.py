@@ -33,7 +33,9 @@ def forking() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """For a worker that waits for orders: end it soon after its parent, which may have been killed. Forked workers hold each other's pipes open, so none would hear of it."""
+    """For a worker: end it soon after its parent, which may have been killed. Forked workers hold each other's pipes open, so none would hear of it: one that waits for
+    orders would wait for ever, and so would one that sends, once the pipe is full.
+    """
     parent = os.getppid()
 
     def watch() -> None:
