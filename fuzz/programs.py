@@ -126,6 +126,12 @@ def writing(place: Path, option: str = "") -> Iterator[None]:
         raise BadFile(f"{place} cannot be written ({error.strerror}); {mend}.") from error
 
 
+def write_output(place: Path, option: str, data: bytes) -> None:
+    """Write what the user asked for by `option`, whole or not at all. Raises BadFile where it cannot be written."""
+    with writing(place, option):
+        write_whole(place, data)
+
+
 class _Header(msgspec.Struct):
     kvproof: int
     verdict: object = None

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 
 from kvproof.console import Output, Unusable, all_written, bar, wrote
 from kvproof.files import keep_input
-from kvproof.fuzz.programs import write_whole, writing
+from kvproof.fuzz.programs import write_output, writing
 from kvproof.fuzz.verdicts import BROKEN, HELD
 from kvproof.open_cli import picture_file, write_page
 from kvproof.options import FILE, HTML, OUTPUT
@@ -65,14 +65,9 @@ def audit(
     return all_written(
         report.exit_status,
         json_file is None or wrote(lambda: _write_json(json_file, report)),
-        junit_file is None or wrote(lambda: _write_junit(junit_file, audit_junit(report))),
+        junit_file is None or wrote(lambda: write_output(junit_file, "--junit", audit_junit(report))),
         html_file is None or wrote(lambda: write_page(html_file, picture_file(file, None))),
     )
-
-
-def _write_junit(place: Path, suite: bytes) -> None:
-    with writing(place, "--junit"):
-        write_whole(place, suite)
 
 
 def _audited(file: Path, kind: str, on_progress: Callable[[int, int], None], *, tolerant: bool, first: bool) -> AuditReport:
@@ -179,5 +174,4 @@ def _write_json(place: Path, value: object) -> None:
     if place == Path("-"):
         sys.stdout.write(text.decode())
     else:
-        with writing(place, "--json"):
-            write_whole(place, text)
+        write_output(place, "--json", text)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kvproof.console import Output, Unusable
-from kvproof.fuzz.programs import FORMAT, write_whole, writing
+from kvproof.fuzz.programs import FORMAT, write_output, writing
 from kvproof.fuzz.reports import terminal
 from kvproof.models.capabilities import Capabilities
 from kvproof.options import default_workers
@@ -103,8 +103,7 @@ def campaign_in(asked: Asked) -> Iterator[Identity]:
             yield _known(path, asked)
         else:
             identity = Identity(FORMAT, asked.target, secrets.randbelow(2**32) if asked.seed is None else asked.seed)
-            with writing(path, "--directory"):
-                write_whole(path, msgspec.json.encode(identity) + b"\n")
+            write_output(path, "--directory", msgspec.json.encode(identity) + b"\n")
             yield identity
 
 

@@ -15,7 +15,7 @@ from kvproof.console import Output, bar, complain, wrote
 from kvproof.fuzz.exhaust.picture import MOST_STATES, svg
 from kvproof.fuzz.exhaust.scope import SCOPES, Scope, sentence
 from kvproof.fuzz.exhaust.search import Search
-from kvproof.fuzz.programs import BadFile, keep_program, portable, write_whole, writing
+from kvproof.fuzz.programs import BadFile, keep_program, portable, write_output, writing
 from kvproof.fuzz.reports.wording import counted, operation
 from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD, NOTHING_KNOWN
 from kvproof.impl.adapter import CacheAdapter
@@ -178,8 +178,7 @@ def _draw(search: Search, target: str, picture: Path | None) -> None:
         raise BadFile(f"{len(search.states):,} states are too many for a picture; draw a scope of at most {MOST_STATES}.")
     title = f"{target}: {len(search.states)} states of {sentence(search.scope, search.capabilities)}"
     drawn = svg(search, title).encode()
-    with writing(picture, "--picture"):
-        write_whole(picture, drawn)
+    write_output(picture, "--picture", drawn)
 
 
 def _keep(console: Console, search: Search, failures: Path) -> None:

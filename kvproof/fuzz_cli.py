@@ -19,7 +19,7 @@ from kvproof.answer import Answer, known_broken
 from kvproof.campaigning import CAMPAIGNS, Asked, campaign_in, conduct, default_directory, store_of, workers_for
 from kvproof.console import Output, Unusable, wrote
 from kvproof.fuzz import kernels_check
-from kvproof.fuzz.programs import Program, keep_program, portable, write_whole, writing
+from kvproof.fuzz.programs import Program, keep_program, portable, write_output, writing
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.verdicts import BROKEN, HELD, Finding
 from kvproof.impl.checker import read_capabilities
@@ -127,8 +127,7 @@ def _keep_situations(directory: Path, conductor: Conductor, capabilities: Capabi
     if capabilities is not None:
         place = directory / "situations.json"
         situations = situations_of(conductor.totals.situations, capabilities)
-        with writing(place, "--directory"):
-            write_whole(place, msgspec.json.format(msgspec.json.encode(situations), indent=1) + b"\n")
+        write_output(place, "--directory", msgspec.json.format(msgspec.json.encode(situations), indent=1) + b"\n")
 
 
 def _keep_deaths(console: Console, failures: Path, conductor: Conductor) -> None:
@@ -144,8 +143,7 @@ def _write_issue(place: Path, conductor: Conductor, target: str, adapter: type, 
 
     fresh = [conductor.findings[key] for key in conductor.new]
     if fresh:
-        with writing(place, "--issue"):
-            write_whole(place, issue(fresh, target, adapter, seed=seed, programs=conductor.programs_here).encode())
+        write_output(place, "--issue", issue(fresh, target, adapter, seed=seed, programs=conductor.programs_here).encode())
 
 
 def _keep_death(failures: Path, finding: Finding) -> Path | None:

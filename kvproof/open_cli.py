@@ -23,7 +23,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from kvproof.console import Output, Unusable, bar, unseen
 from kvproof.files import keep_input, load, report_in
-from kvproof.fuzz.programs import Program, local, portable, write_whole, writing
+from kvproof.fuzz.programs import Program, local, portable, write_output
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.reports.picture.align import align
 from kvproof.fuzz.reports.picture.document import Document, Picture
@@ -108,8 +108,7 @@ def picture_of_program(program: Program, adapter: type, name: str) -> Document:
 
 def write_page(path: Path, document: Document) -> None:
     """Write the page, whole or not at all. Raises BadFile."""
-    with writing(path, "--html"):
-        write_whole(path, html(document))
+    write_output(path, "--html", html(document))
     click.echo(f"Wrote {path}: open it in any browser; it needs no network.", err=True)
 
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, TimeElapsedColumn
 from kvproof.console import Output, Unusable, all_written, bar, complain, wrote
 from kvproof.files import keep_input, load
 from kvproof.fuzz.kernel_failures import read_failure
-from kvproof.fuzz.programs import Program, local, write_program, write_whole, writing
+from kvproof.fuzz.programs import Program, local, write_output, write_program, writing
 from kvproof.fuzz.reports import terminal, wording
 from kvproof.fuzz.reports.source import pytest_source
 from kvproof.fuzz.reports.steps import Replay
@@ -121,7 +121,7 @@ def shrink(
     before = wording.counted(len(program.ops), "operation")
     terminal.show_program(console, again, short, title=f"{file} had {before}; the shortest program found")
     terminal.show_source(console, source)
-    written = [wrote(lambda: _keep_short(place, short)), wrote(lambda: _keep_test(test_place, source))]
+    written = [wrote(lambda: _keep_short(place, short)), wrote(lambda: write_output(test_place, "--test", source.encode()))]
     terminal.show_way_back(console, terminal.Exhibit(short, again, source, path=place if written[0] else None))
     if written[1]:
         terminal.say(console, f"The test is in {test_place}.")
@@ -134,8 +134,3 @@ def shrink(
 def _keep_short(place: Path, program: Program) -> None:
     with writing(place, "--output"):
         write_program(place, program)
-
-
-def _keep_test(place: Path, source: str) -> None:
-    with writing(place, "--test"):
-        write_whole(place, source.encode())

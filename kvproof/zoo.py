@@ -17,7 +17,7 @@ from rich.progress import BarColumn, TimeElapsedColumn
 from rich.table import Table
 
 from kvproof.console import Output, bar, wrote
-from kvproof.fuzz.programs import write_whole, writing
+from kvproof.fuzz.programs import write_output
 from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD
 from kvproof.fuzz.zoo.case import FOUND_HERE, Case, Outcome
 from kvproof.fuzz.zoo.cases import CASES, UNREACHED
@@ -49,15 +49,10 @@ def zoo(names: tuple[str, ...], *, small: bool, seconds: float, markdown: Path |
             outcomes.append(outcome)
             move(advance=1)
     _show(outcomes)
-    written = markdown is None or wrote(lambda: _write_page(markdown, outcomes))
+    written = markdown is None or wrote(lambda: write_output(markdown, "--markdown", page(outcomes).encode()))
     if any(outcome.trouble and not outcome.unjudged for outcome in outcomes):
         return BROKEN
     return HELD if written and not any(outcome.unjudged for outcome in outcomes) else AT_FAULT
-
-
-def _write_page(markdown: Path, outcomes: Sequence[Outcome]) -> None:
-    with writing(markdown, "--markdown"):
-        write_whole(markdown, page(outcomes).encode())
 
 
 def _chosen(names: Sequence[str], *, small: bool) -> list[Case]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvproof.fuzz.figures import Figures, Sample
-from kvproof.fuzz.programs import BadFile, write_whole, writing
+from kvproof.fuzz.programs import BadFile, write_output
 from kvproof.fuzz.reports import wording
 from kvproof.fuzz.reports.terminal import NARROW_COLUMNS, say
 
@@ -134,8 +134,7 @@ def plot_figures(path: Path, figures: Figures, title: str) -> None:
         figure.savefig(drawing, format=path.suffix[1:])
     finally:
         plt.close(figure)
-    with writing(path, "--plot"):
-        write_whole(path, drawing.getvalue())
+    write_output(path, "--plot", drawing.getvalue())
 
 
 def figures_line(console: Console, figures: Figures) -> None:
