@@ -160,8 +160,8 @@ def test_a_mutant_is_made_of_its_parents_and_is_the_same_again():
 
 def test_the_hypothesis_machine_tells_the_same_labels(monkeypatch):
     told, aimed = set(), []
-    monkeypatch.setattr("kvproof.properties.machine.event", lambda label: told.add(label))
-    monkeypatch.setattr("kvproof.properties.machine.target", lambda value, label: aimed.append((value, label)))
+    monkeypatch.setattr("kvproof.properties.machine_base.event", lambda label: told.add(label))
+    monkeypatch.setattr("kvproof.properties.machine_base.target", lambda value, label: aimed.append((value, label)))
     run_state_machine_as_test(cache_machine(Toy), settings=settings(max_examples=15, stateful_step_count=15, database=None, deadline=None))
     labels = {label for label in told if " / " in label}
     assert "admit / with nothing else going on" in labels
