@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvproof.impl.checker import Checked, read_capabilities
+from kvproof.impl.checker.blocks import BlockIds
 from kvproof.impl.production import GroupSpec, PagedCache
 from kvproof.impl.production.adapter import ProductionAdapter
 from kvproof.impl.production.index import PrefixIndex
@@ -136,7 +137,7 @@ def test_a_step_that_changed_nothing_sends_nothing_and_remembers_nothing():
 
 def test_plain_block_ids_are_not_looked_at_one_by_one(monkeypatch):
     made = Checked(ProductionAdapter, read_capabilities(ProductionAdapter), num_blocks=4, block_size=2)
-    monkeypatch.setattr(Checked, "_block", None)
+    monkeypatch.setattr(BlockIds, "block", None)
     monkeypatch.setattr(ProductionAdapter, "block_table", lambda self, seq, group: [0, 1])
     assert made.tables(0) == ((0, 1),)
     assert made.books().free == (0, 1, 2, 3)

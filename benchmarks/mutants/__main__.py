@@ -54,13 +54,13 @@ MODULES: dict[str, tuple[str, ...]] = {
         )
     },
     **{
-        f"kvproof.impl.{name}": (
+        f"kvproof.impl.checker.{name}": (
             "tests/test_checker.py",
             "tests/test_lockstep.py",
             "tests/test_checker_corners.py",
             "tests/test_production_costs.py",
         )
-        for name in ("checker", "misuse")
+        for name in ("checked", "claims", "answers", "blocks", "snapshots", "faults", "misuse")
     },
 }
 """Module -> the tests that are written for it."""

@@ -11,8 +11,8 @@ from typing import Final
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.models.capabilities import Capabilities, Group
 
-_CALLER: Final = "kvproof.impl.checker"
-"""The module that calls adapters."""
+_CALLER: Final = f"{__package__}."
+"""How the modules begin that call adapters and read what they return."""
 
 
 def place(error: BaseException) -> str:
@@ -20,7 +20,7 @@ def place(error: BaseException) -> str:
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    if traceback is None or traceback.tb_frame.f_globals.get("__name__") == _CALLER:
+    if traceback is None or str(traceback.tb_frame.f_globals.get("__name__")).startswith(_CALLER):
         return ""
     return f" at {Path(traceback.tb_frame.f_code.co_filename).name}:{traceback.tb_lineno}"
 
