@@ -1,4 +1,4 @@
-"""Traces: what a cache was seen to do, one line for each operation. `docs/audit.md` describes the format."""
+"""Traces: what a cache was seen to do, one line for each operation. `docs/trace-format.md` describes the format."""
 
 from kvproof.fuzz.traces.format import BadTrace, Header, Line
 from kvproof.fuzz.traces.read import read_trace

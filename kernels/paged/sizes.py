@@ -12,7 +12,7 @@ import torch
 DEEP, FLAT = 5, 3
 """Pipeline stages on NVIDIA. Rows are found through the block table, and Triton's pipeliner shares the stages out between the load of the table and
 those of the rows: with 5 of them one tile is on its way while another is computed, with fewer every copy is waited for at once
-(docs/paged-kernels.md, "What the compiler makes of the loops"). FLAT is for what has no registers left.
+(docs/paged-loops.md). FLAT is for what has no registers left.
 """
 
 SPLIT_TOKENS = 1024
