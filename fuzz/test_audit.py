@@ -14,7 +14,7 @@ from kvproof.fuzz.bugs import BUGS
 from kvproof.fuzz.reports.picture.traces import film_trace
 from kvproof.fuzz.swarm import Config, Swarm
 from kvproof.fuzz.traces.format import BadTrace
-from kvproof.fuzz.traces.read import MOST_LINE_BYTES
+from kvproof.fuzz.traces.header import MOST_LINE_BYTES
 from kvproof.fuzz.traces.record import record
 from kvproof.impl.checker import AdapterFault, Checked, read_capabilities
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter

@@ -15,8 +15,9 @@ from kvproof.fuzz.programs import PoolConfig
 from kvproof.fuzz.swarm import Config, Swarm
 from kvproof.fuzz.traces import BadTrace, TraceWriter, read_trace
 from kvproof.fuzz.traces.export import export_itf, export_perfetto
+from kvproof.fuzz.traces.header import is_trace
 from kvproof.fuzz.traces.program import program_of
-from kvproof.fuzz.traces.read import Reader, Step, is_trace
+from kvproof.fuzz.traces.read import Reader, Step
 from kvproof.fuzz.traces.record import header_for, record
 from kvproof.fuzz.traces.recorder import Recorder
 from kvproof.fuzz.traces.redact import Redactor

@@ -139,8 +139,8 @@ def export(file: Path, kind: Literal["perfetto", "itf"], output: Path | None, fi
 def record(file: Path, target: str | None, output: Path | None) -> int:
     """Run the program in FILE, and write what was seen of the cache as a trace. TARGET is the one named in the file, if it is not given."""
     from kvproof.fuzz.programs import portable, read_program
+    from kvproof.fuzz.traces.header import is_trace
     from kvproof.fuzz.traces.program import write_run
-    from kvproof.fuzz.traces.read import is_trace
     from kvproof.impl.checker import AdapterFault
     from kvproof.targets import find_target
 

@@ -10,8 +10,8 @@ import msgspec
 from kvproof.console import Unusable
 from kvproof.fuzz.programs import FORMAT, Program, check_pool, local, portable, read_program
 from kvproof.fuzz.reports import wording
+from kvproof.fuzz.traces.header import is_trace
 from kvproof.fuzz.traces.program import program_of
-from kvproof.fuzz.traces.read import is_trace
 from kvproof.fuzz.verdicts import Report
 from kvproof.impl.checker import read_capabilities
 from kvproof.targets import BadTarget, find_target

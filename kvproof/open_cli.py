@@ -32,8 +32,8 @@ from kvproof.fuzz.reports.picture.html import html
 from kvproof.fuzz.reports.picture.sources import film_program, film_report
 from kvproof.fuzz.reports.picture.text import show_picture
 from kvproof.fuzz.reports.picture.traces import trace_document
+from kvproof.fuzz.traces.header import is_trace
 from kvproof.fuzz.traces.kv_events import is_event_stream
-from kvproof.fuzz.traces.read import is_trace
 from kvproof.fuzz.verdicts import EXIT_STATUS
 from kvproof.options import FILE
 from kvproof.properties.lockstep import OP_SECONDS
