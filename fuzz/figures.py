@@ -114,7 +114,6 @@ class Gauge:
 
     def __init__(self, header: Header) -> None:
         self._shows_cached = "cached" in header.sees
-        self._shows_free = "free" in header.sees
         self._kinds: dict[type[Op], int] = {}
         self._failed: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from kvproof.fuzz.bugs.books import NullBlockAdapter
-from kvproof.fuzz.races import baton, draw, explore
+from kvproof.fuzz.races import baton, explore
 from kvproof.fuzz.races.bugs import RACES
 from kvproof.fuzz.races.drawn import random_scenario
 from kvproof.fuzz.races.history import Run
 from kvproof.fuzz.races.linear import SetupBroken, linearise
 from kvproof.fuzz.races.scenarios import Scenario, catalogue
+from kvproof.fuzz.races.story import columns, story
 from kvproof.impl.production import cache as production_cache
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
 from kvproof.models.ops import Admit, BeginStep, Commit, EndStep, Extend, Match, Release, Reset
@@ -179,7 +180,7 @@ def test_completions_come_in_any_order():
 
 def test_a_history_is_drawn_in_columns():
     history = timed(history_of(SCENARIOS["two-first-extends"]), (10, 30), (20, 40))
-    assert draw.columns(history) == [
+    assert columns(history) == [
         "thread 0                thread 1",
         "┌ extend 0 by 3",
         "│                       ┌ extend 1 by 3",
@@ -191,7 +192,7 @@ def test_a_history_is_drawn_in_columns():
 def test_the_story_says_what_speaks_against_every_order():
     history = history_of(SCENARIOS["two-first-extends"])
     same = answering(history, 1, 0, tables=history.threads[0][0].tables)
-    told = "\n".join(draw.story(same, linearise(same, CAPABILITIES)))
+    told = "\n".join(story(same, linearise(same, CAPABILITIES)))
     assert "In no order of these calls could a correct cache have answered like this." in told
     assert "no-aliasing: " in told
 
@@ -205,7 +206,7 @@ def test_every_seeded_race_is_found_at_random(name):
     race = RACES[name]
     outcome = explore.explore(SCENARIOS[race.scenario], race.adapter, mode="random", seconds=FINDING_SECONDS, seed=2)
     assert outcome.kind == race.shown, outcome
-    assert outcome.history is None or draw.story(outcome.history, outcome.verdict)
+    assert outcome.history is None or story(outcome.history, outcome.verdict)
 
 
 @pytest.mark.parametrize("name", RACES)

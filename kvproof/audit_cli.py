@@ -51,8 +51,8 @@ def audit(
 
     A recording in several parts is named by its first one. What may be a consequence of a broken law is not told as a fault of its own.
     """
-    from kvproof.fuzz.reports.audited import audit_junit, show_audit
-    from kvproof.fuzz.reports.figured import figures_line
+    from kvproof.fuzz.reports.audit import audit_junit, show_audit
+    from kvproof.fuzz.reports.figures import figures_line
 
     keep_input(file, json_file, junit_file, html_file)
     to_stdout = json_file == Path("-")
@@ -88,7 +88,7 @@ def _audited(file: Path, kind: str, on_progress: Callable[[int, int], None], *, 
 def stats(file: Path, bytes_per_token: int | None, plot: Path | None, json_file: Path | None, *, tolerant: bool) -> int:
     """Numbers for an operator from the trace in FILE: fill, waste, fragmentation, hits, evictions, preemptions, durations."""
     from kvproof.fuzz import audit as auditing
-    from kvproof.fuzz.reports.figured import plot_figures, show_figures
+    from kvproof.fuzz.reports.figures import plot_figures, show_figures
     from kvproof.fuzz.reports.terminal import say
 
     keep_input(file, json_file, plot)

@@ -56,7 +56,7 @@ from kvproof.races_cli import race
 from kvproof.replay_cli import replay, shrink
 from kvproof.skeleton import BadPlace, write_skeleton
 from kvproof.targets import BadTarget
-from kvproof.zoo import zoo
+from kvproof.zoo_cli import zoo
 
 REQUEST_ERRORS: Final = (
     BadTarget,

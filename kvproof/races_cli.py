@@ -21,10 +21,10 @@ from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 from rich.table import Table
 
 from kvproof.console import Output, bar
-from kvproof.fuzz.races.draw import met, story
 from kvproof.fuzz.races.drawn import random_scenario
 from kvproof.fuzz.races.explore import Mode, Outcome
 from kvproof.fuzz.races.scenarios import Scenario, catalogue
+from kvproof.fuzz.races.story import met, story
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.reports.wording import counted, joined
 from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD

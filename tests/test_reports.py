@@ -12,8 +12,8 @@ from kvproof.fuzz.programs import PoolConfig, Program
 from kvproof.fuzz.reports import wording
 from kvproof.fuzz.reports.github import github_annotations
 from kvproof.fuzz.reports.junit import junit
-from kvproof.fuzz.reports.pool import steps_table
 from kvproof.fuzz.reports.source import pytest_source
+from kvproof.fuzz.reports.step_table import steps_table
 from kvproof.fuzz.reports.steps import replay
 from kvproof.fuzz.reports.terminal import Exhibit, always_refused, show_report, verdict_line
 from kvproof.fuzz.verdicts import Finding, LawVerdict, Report

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kvproof
-from kvproof import zoo
+from kvproof import zoo_cli
 from kvproof.cli import main
 from kvproof.fuzz.campaigns import apart
 from kvproof.fuzz.programs import BadFile, PoolConfig, Program, write_program
@@ -51,7 +51,7 @@ COMMANDS = [
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(zoo, "judge_all", lambda *_, **__: iter(()))
+    monkeypatch.setattr(zoo_cli, "judge_all", lambda *_, **__: iter(()))
     Path("taken").write_text("")
     write_program(Path("program.json"), Program(1, "production-sync", PoolConfig(4, 2), (Admit(0, (1, 2)), Extend(0, 2))))
     with kvproof.record(SynchronousAdapter(num_blocks=4, block_size=2), Path("trace.jsonl"), num_blocks=4, block_size=2) as cache:
@@ -98,9 +98,9 @@ def test_a_broken_law_is_told_and_outweighs_files_that_cannot_be_written(argumen
 
 
 def test_a_zoo_with_trouble_is_told_and_outweighs_its_page(monkeypatch, capsys):
-    case = zoo.CASES[0]
-    outcome = zoo.Outcome(case, Verdict({}, 7, 1.0), None)
-    monkeypatch.setattr(zoo, "judge_all", lambda *_, **__: iter((outcome,)))
+    case = zoo_cli.CASES[0]
+    outcome = zoo_cli.Outcome(case, Verdict({}, 7, 1.0), None)
+    monkeypatch.setattr(zoo_cli, "judge_all", lambda *_, **__: iter((outcome,)))
     assert main(["zoo", case.name, "--markdown", PLACE]) == 1
     out, err = capsys.readouterr()
     assert "no law broke in 7 programs" in out

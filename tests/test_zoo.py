@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvproof import zoo
+from kvproof import zoo_cli
 from kvproof.cli import main
 from kvproof.fuzz.programs import PoolConfig
 from kvproof.fuzz.zoo import worker
@@ -14,7 +14,7 @@ from kvproof.impl.foreign import store
 from kvproof.impl.foreign.registry import ENGINES
 from kvproof.impl.foreign.releases import BadRelease
 from kvproof.models.ops import Admit, Extend
-from kvproof.zoo import page
+from kvproof.zoo_cli import page
 
 OPS = (Admit(0, (1, 2)), Extend(0, 2))
 CASE = Case("B99", "something | goes wrong", "some/project#7", "toy==1.0", "toy==1.1", ("no-leak", "pool-conserved"))
@@ -47,7 +47,7 @@ def test_a_case_has_to_be_caught_and_mended(case, faulty, fixed, trouble):
 
 def test_a_release_that_cannot_be_had_is_no_failure_of_the_suite(monkeypatch, capsys):
     missing = Verdict({}, 0, 0.0, error="toy 1.0 cannot be fetched.")
-    monkeypatch.setattr(zoo, "judge_all", lambda *_, **__: iter((Outcome(CASE, missing, None),)))
+    monkeypatch.setattr(zoo_cli, "judge_all", lambda *_, **__: iter((Outcome(CASE, missing, None),)))
     assert main(["zoo"]) == 2
     out = capsys.readouterr().out
     assert "not judged" in out

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from kvproof.fuzz.programs import Program, local
 from kvproof.fuzz.reports import wording
-from kvproof.fuzz.reports.pool import steps_table
+from kvproof.fuzz.reports.step_table import steps_table
 from kvproof.fuzz.reports.steps import Replay
 from kvproof.fuzz.verdicts import LawVerdict, Report, Verdict, by_law
 from kvproof.fuzz.waivers import Waiver
