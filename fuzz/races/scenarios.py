@@ -61,15 +61,18 @@ def catalogue(capabilities: Capabilities, *, any_order: bool = False) -> list[Sc
     """The built-in scenarios that a cache with these capabilities can be asked for. `any_order`: also those whose completions come in
     another order than the launches, which the contract does not ask of a cache.
     """
-    made = [*_pool(), *_sharing(capabilities.steps), *_moving(capabilities.steps)]
+    made = _pool()
+    for about in (_adoptions, _publications, _forks, _siblings, _truncations, _swaps, _decodes):
+        made += about(capabilities.steps)
     if capabilities.steps:
-        made += _completions()
+        made += [*_completions(), *_launches()]
     groups, nulls = len(capabilities.groups), len(capabilities.null_blocks)
     made = [msgspec.structs.replace(scenario, num_blocks=scenario.num_blocks * groups + nulls) for scenario in made]
     return [scenario for scenario in made if scenario.fits(capabilities) and (any_order or not scenario.any_order)]
 
 
 def _pool() -> list[Scenario]:
+    """The pool runs short, or its blocks change hands."""
     admits = (Admit(0, PROMPT), Admit(1, OTHER))
     return [
         Scenario(
@@ -117,11 +120,10 @@ def _pool() -> list[Scenario]:
     ]
 
 
-def _sharing(steps: bool) -> list[Scenario]:
-    known = _computed(0, steps)
-    reader = (*known, Release(0), Admit(1, PROMPT), Admit(2, OTHER))
+def _adoptions(steps: bool) -> list[Scenario]:
+    """A cached prefix is adopted."""
+    reader = (*_computed(0, steps), Release(0), Admit(1, PROMPT), Admit(2, OTHER))
     again: tuple[AnyOp, ...] = (Match(1), Extend(1, 5))
-    device: tuple[AnyOp, ...] = (BeginStep(), EndStep(0)) if steps else ()
     return [
         Scenario(
             "two-readers",
@@ -146,24 +148,10 @@ def _sharing(steps: bool) -> list[Scenario]:
             needs=("prefix",),
         ),
         Scenario(
-            "commit-against-match",
-            "A prefix is published while another request looks for it.",
-            (Admit(0, PROMPT), Extend(0, 5), *device, Admit(1, PROMPT)),
-            ((Commit(0),), (Match(1), Extend(1, 2))),
-            needs=("prefix",),
-        ),
-        Scenario(
             "reset-against-match",
             "The weights change while a request looks for a prefix.",
             reader,
             ((Reset(),), again),
-            needs=("prefix", "reset"),
-        ),
-        Scenario(
-            "reset-against-commit",
-            "The weights change while a request publishes what it computed.",
-            (Admit(0, PROMPT), Extend(0, 5), *device, Admit(1, PROMPT)),
-            ((Reset(), Match(1)), (Commit(0),)),
             needs=("prefix", "reset"),
         ),
         Scenario(
@@ -173,17 +161,39 @@ def _sharing(steps: bool) -> list[Scenario]:
             ((Evict((0, 1, 2, 3)),), again),
             needs=("prefix", "evict"),
         ),
+    ]
+
+
+def _publications(steps: bool) -> list[Scenario]:
+    """What was computed is published."""
+    device: tuple[AnyOp, ...] = (BeginStep(), EndStep(0)) if steps else ()
+    flying: tuple[AnyOp, ...] = (Admit(0, PROMPT), Extend(0, 5), *device)
+    return [
+        Scenario(
+            "commit-against-match",
+            "A prefix is published while another request looks for it.",
+            (*flying, Admit(1, PROMPT)),
+            ((Commit(0),), (Match(1), Extend(1, 2))),
+            needs=("prefix",),
+        ),
+        Scenario(
+            "reset-against-commit",
+            "The weights change while a request publishes what it computed.",
+            (*flying, Admit(1, PROMPT)),
+            ((Reset(), Match(1)), (Commit(0),)),
+            needs=("prefix", "reset"),
+        ),
         Scenario(
             "evict-against-commit",
             "An operator evicts blocks while a request publishes them.",
-            (Admit(0, PROMPT), Extend(0, 5), *device, Admit(1, PROMPT)),
+            (*flying, Admit(1, PROMPT)),
             ((Commit(0),), (Evict((0, 1, 2, 3)), Match(1))),
             needs=("prefix", "evict"),
         ),
         Scenario(
             "commit-against-abort-and-reuse",
             "A request publishes what it computed while it is cancelled and its blocks are given to another.",
-            (Admit(0, PROMPT), Extend(0, 5), *device, Admit(1, OTHER), Admit(2, PROMPT)),
+            (*flying, Admit(1, OTHER), Admit(2, PROMPT)),
             ((Commit(0), Match(2)), (Release(0, "cancel"), Extend(1, 5))),
             num_blocks=3,
         ),
@@ -198,10 +208,9 @@ def _sharing(steps: bool) -> list[Scenario]:
     ]
 
 
-def _moving(steps: bool) -> list[Scenario]:
+def _forks(steps: bool) -> list[Scenario]:
+    """A beam becomes two."""
     two = (*_computed(0, steps), Append(0, (1,)), Admit(1, OTHER))
-    siblings = (*_computed(0, steps), Fork(0, 2))
-    device: tuple[AnyOp, ...] = (BeginStep(), EndStep(1)) if steps else ()
     return [
         Scenario(
             "fork-against-release",
@@ -226,6 +235,13 @@ def _moving(steps: bool) -> list[Scenario]:
             needs=("fork",),
             num_blocks=8,
         ),
+    ]
+
+
+def _siblings(steps: bool) -> list[Scenario]:
+    """Two beams over the same blocks."""
+    siblings = (*_computed(0, steps), Fork(0, 2))
+    return [
         Scenario(
             "siblings-released",
             "Two beams over the same blocks end at the same time.",
@@ -262,6 +278,13 @@ def _moving(steps: bool) -> list[Scenario]:
             ((Truncate(0, 2),), (Release(2, "cancel"),)),
             needs=("fork", "truncate"),
         ),
+    ]
+
+
+def _truncations(steps: bool) -> list[Scenario]:
+    """A request rolls back."""
+    two = (*_computed(0, steps), Append(0, (1,)), Admit(1, OTHER))
+    return [
         Scenario(
             "truncate-against-release",
             "A request rolls back while it is cancelled.",
@@ -276,6 +299,13 @@ def _moving(steps: bool) -> list[Scenario]:
             ((Truncate(0, 2),), (Extend(1, 5),)),
             needs=("truncate",),
         ),
+    ]
+
+
+def _swaps(steps: bool) -> list[Scenario]:
+    """A request goes to the slower tier and back."""
+    two = (*_computed(0, steps), Append(0, (1,)), Admit(1, OTHER))
+    return [
         Scenario(
             "swap-against-extend",
             "A request goes to the slower tier and back while another takes blocks.",
@@ -298,6 +328,14 @@ def _moving(steps: bool) -> list[Scenario]:
             needs=("swap",),
             num_blocks=6,
         ),
+    ]
+
+
+def _decodes(steps: bool) -> list[Scenario]:
+    """A request decodes."""
+    two = (*_computed(0, steps), Append(0, (1,)), Admit(1, OTHER))
+    device: tuple[AnyOp, ...] = (BeginStep(), EndStep(1)) if steps else ()
+    return [
         Scenario(
             "decode-against-abort",
             "A request is cancelled while it decodes.",
@@ -315,6 +353,7 @@ def _moving(steps: bool) -> list[Scenario]:
 
 
 def _completions() -> list[Scenario]:
+    """A step completes."""
     flying = (Admit(0, PROMPT), Extend(0, 5), BeginStep(), Admit(1, OTHER))
     two_steps = (Admit(0, PROMPT), Extend(0, 3), BeginStep(), Admit(1, OTHER), Extend(1, 3), BeginStep())
     return [
@@ -349,6 +388,12 @@ def _completions() -> list[Scenario]:
             flying,
             ((Release(0, "cancel"),), (Extend(1, 4),)),
         ),
+    ]
+
+
+def _launches() -> list[Scenario]:
+    """A step is launched."""
+    return [
         Scenario(
             "two-launches",
             "Two threads launch their passes at once.",
