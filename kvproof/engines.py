@@ -14,9 +14,9 @@ from rich.table import Table
 from kvproof.console import Output
 from kvproof.fuzz.reports.terminal import NARROW_COLUMNS, say
 from kvproof.fuzz.verdicts import HELD
+from kvproof.impl.foreign.fetched import MANIFEST, Say, cache_folder, provide, read_manifest
 from kvproof.impl.foreign.registry import ENGINES, described, engine_adapter, find_release
 from kvproof.impl.foreign.releases import BadRelease, Engine, Release, in_order, installed, is_known, no_engine
-from kvproof.impl.foreign.store import MANIFEST, Say, cache_folder, provide, read_manifest
 
 MEBIBYTE = 2**20
 

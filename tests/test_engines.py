@@ -16,10 +16,10 @@ import pytest
 from kvproof.fuzz.verdicts import Report
 from kvproof.fuzz.zoo.cases import CASES
 from kvproof.fuzz.zoo.keeper import judge
+from kvproof.impl.foreign.fetched import provide
 from kvproof.impl.foreign.loading import HELD
 from kvproof.impl.foreign.registry import find_release
 from kvproof.impl.foreign.releases import BadRelease
-from kvproof.impl.foreign.store import provide
 
 for _needed in ("numpy", "xxhash"):
     pytest.importorskip(_needed, reason=f"{_needed}, which some engines need, is not installed; pip install 'kvproof[engines]'")

@@ -11,9 +11,9 @@ import pytest
 
 from kvproof.fuzz.zoo.case import FOUND_HERE
 from kvproof.fuzz.zoo.cases import CASES
+from kvproof.impl.foreign.fetched import provide
 from kvproof.impl.foreign.registry import find_release
 from kvproof.impl.foreign.releases import BadRelease
-from kvproof.impl.foreign.store import provide
 
 FINDINGS = Path(__file__).parent.parent / "docs" / "findings"
 SHARED = {"wheel.py", "vllm_v1.py"}

@@ -19,12 +19,12 @@ import pytest
 
 from kvproof.fuzz.zoo.cases import CASES, UNREACHED
 from kvproof.impl.adapter import CacheAdapter
-from kvproof.impl.foreign import loading, store
+from kvproof.impl.foreign import fetched, loading
 from kvproof.impl.foreign.adapter import EngineAdapter
+from kvproof.impl.foreign.fetched import MANIFEST, Manifest
 from kvproof.impl.foreign.hook import EngineHook
 from kvproof.impl.foreign.registry import ENGINES, find_release
 from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, in_order, is_known, parse
-from kvproof.impl.foreign.store import MANIFEST, Manifest
 from kvproof.impl.foreign.stubs import Stub, StubModule, StubUsed, Watch, is_stub
 from kvproof.models.laws import BY_NAME
 
@@ -120,7 +120,7 @@ class Pip:
 
     def __call__(self, *arguments: str) -> str:
         if arguments[-1] != f"{self.source}==1.0":
-            raise store.NotThere(f"there is no wheel of {arguments[-1]}")
+            raise fetched.NotThere(f"there is no wheel of {arguments[-1]}")
         if arguments[0] == "download":
             place = Path(arguments[arguments.index("--dest") + 1])
             (place / self.built.name).write_bytes(self.built.read_bytes())
@@ -137,8 +137,8 @@ def cache(tmp_path, monkeypatch):
 
 def test_only_the_python_files_that_are_needed_are_kept(tmp_path, cache, monkeypatch):
     built = wheel(tmp_path, **{"toyengine/core.py": "x = 1", "toyengine/big.so": "binary", "other/thing.py": "y = 2"})
-    monkeypatch.setattr(store, "_pip", Pip("toy", built))
-    folder, manifest = store.provide(Release(TOY, "1.0"))
+    monkeypatch.setattr(fetched, "_pip", Pip("toy", built))
+    folder, manifest = fetched.provide(Release(TOY, "1.0"))
     assert folder == cache / "toy-1.0"
     assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()) == [MANIFEST, "toyengine/core.py"]
     assert (manifest.source, manifest.files, manifest.wheel) == ("toy==1.0", 1, built.name)
@@ -147,30 +147,30 @@ def test_only_the_python_files_that_are_needed_are_kept(tmp_path, cache, monkeyp
 
 def test_a_release_is_fetched_once(tmp_path, cache, monkeypatch):
     built = wheel(tmp_path, **{"toyengine/core.py": "x = 1"})
-    monkeypatch.setattr(store, "_pip", Pip("toy-small", built))
-    store.provide(Release(TOY, "1.0"))
-    monkeypatch.setattr(store, "_pip", lambda *arguments: pytest.fail("pip was asked again"))
-    assert store.provide(Release(TOY, "1.0"))[1].source == "toy-small==1.0"
+    monkeypatch.setattr(fetched, "_pip", Pip("toy-small", built))
+    fetched.provide(Release(TOY, "1.0"))
+    monkeypatch.setattr(fetched, "_pip", lambda *arguments: pytest.fail("pip was asked again"))
+    assert fetched.provide(Release(TOY, "1.0"))[1].source == "toy-small==1.0"
 
 
 def test_a_wheel_with_another_hash_is_not_kept(tmp_path, cache, monkeypatch):
     built = wheel(tmp_path, **{"toyengine/core.py": "x = 1"})
-    monkeypatch.setattr(store, "_pip", Pip("toy", built, digest="0" * 64))
+    monkeypatch.setattr(fetched, "_pip", Pip("toy", built, digest="0" * 64))
     with pytest.raises(BadRelease, match="nothing was kept"):
-        store.provide(Release(TOY, "1.0"))
+        fetched.provide(Release(TOY, "1.0"))
     assert list(cache.iterdir()) == []
 
 
 def test_a_release_that_nobody_has_is_told_with_those_that_are_known(tmp_path, cache, monkeypatch):
-    monkeypatch.setattr(store, "_pip", Pip("toy", wheel(tmp_path, **{"toyengine/core.py": ""})))
+    monkeypatch.setattr(fetched, "_pip", Pip("toy", wheel(tmp_path, **{"toyengine/core.py": ""})))
     with pytest.raises(BadRelease, match=r"toy 9 cannot be fetched: .*toy-small==9.*toy==9.*Releases 1.0 to 2.0 are known"):
-        store.provide(Release(TOY, "9"))
+        fetched.provide(Release(TOY, "9"))
 
 
 def test_a_wheel_whose_layout_moved_is_told(tmp_path, cache, monkeypatch):
-    monkeypatch.setattr(store, "_pip", Pip("toy", wheel(tmp_path, **{"elsewhere/core.py": ""})))
+    monkeypatch.setattr(fetched, "_pip", Pip("toy", wheel(tmp_path, **{"elsewhere/core.py": ""})))
     with pytest.raises(BadRelease, match="its layout moved"):
-        store.provide(Release(TOY, "1.0"))
+        fetched.provide(Release(TOY, "1.0"))
 
 
 def test_the_least_recently_used_releases_go_first(cache):
@@ -180,25 +180,25 @@ def test_the_least_recently_used_releases_go_first(cache):
         (folder / "core.py").write_text("x" * 1000)
         (folder / MANIFEST).write_text("{}")
         os.utime(folder / MANIFEST, (1000 + age, 1000 + age))
-    assert store.shrink(2100, but=cache / "toy-1.0") == ["toy-1.1"]
+    assert fetched.shrink(2100, but=cache / "toy-1.0") == ["toy-1.1"]
     assert sorted(path.name for path in cache.iterdir()) == ["toy-1.0", "toy-1.2"]
 
 
 def test_a_folder_of_another_format_is_fetched_again(cache):
     folder = cache / "toy-1.0"
     folder.mkdir(parents=True)
-    manifest = Manifest(store.FORMAT + 1, "toy", "1.0", "toy==1.0", "w", "0", 1, 1, 1)
-    (folder / MANIFEST).write_bytes(store.msgspec.json.encode(manifest))
-    assert store.read_manifest(folder) is None
+    manifest = Manifest(fetched.FORMAT + 1, "toy", "1.0", "toy==1.0", "w", "0", 1, 1, 1)
+    (folder / MANIFEST).write_bytes(fetched.msgspec.json.encode(manifest))
+    assert fetched.read_manifest(folder) is None
 
 
 def test_a_folder_of_an_older_edition_is_fetched_again_and_used_where_it_cannot_be(tmp_path, cache, monkeypatch):
-    monkeypatch.setattr(store, "_pip", Pip("toy", wheel(tmp_path, **{"toyengine/core.py": "x = 1", "toyengine/more.py": "y = 2"})))
-    store.provide(Release(msgspec.structs.replace(TOY, keep=("toyengine/core.py",)), "1.0"))
+    monkeypatch.setattr(fetched, "_pip", Pip("toy", wheel(tmp_path, **{"toyengine/core.py": "x = 1", "toyengine/more.py": "y = 2"})))
+    fetched.provide(Release(msgspec.structs.replace(TOY, keep=("toyengine/core.py",)), "1.0"))
     newer = Release(msgspec.structs.replace(TOY, edition=2), "1.0")
-    assert store.provide(newer)[1].files == 2
-    monkeypatch.setattr(store, "_pip", Pip("elsewhere", tmp_path / "toy-1.0-py3-none-any.whl"))
-    assert store.provide(Release(msgspec.structs.replace(TOY, edition=3), "1.0"))[1].edition == 2
+    assert fetched.provide(newer)[1].files == 2
+    monkeypatch.setattr(fetched, "_pip", Pip("elsewhere", tmp_path / "toy-1.0-py3-none-any.whl"))
+    assert fetched.provide(Release(msgspec.structs.replace(TOY, edition=3), "1.0"))[1].edition == 2
 
 
 # -- stubs ------------------------------------------------------------------------------------------------------------------------------------

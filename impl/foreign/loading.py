@@ -14,9 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from kvproof.impl.foreign.fetched import Say, provide
 from kvproof.impl.foreign.hook import EngineHook, hooked
 from kvproof.impl.foreign.releases import BadRelease, Release, installed
-from kvproof.impl.foreign.store import Say, provide
 from kvproof.impl.foreign.stubs import Watch, is_stub
 
 

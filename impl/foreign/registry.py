@@ -9,12 +9,12 @@ from typing import Final
 import msgspec
 
 from kvproof.impl.adapter import CacheAdapter
+from kvproof.impl.foreign.fetched import Say
 from kvproof.impl.foreign.lmcache.engine import LMCACHE
 from kvproof.impl.foreign.loading import load
 from kvproof.impl.foreign.nano_vllm import NANO_VLLM_FORK, NANO_VLLM_NPU
 from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, parse
 from kvproof.impl.foreign.sglang.engine import SGLANG
-from kvproof.impl.foreign.store import Say
 from kvproof.impl.foreign.transformers.engine import TRANSFORMERS
 from kvproof.impl.foreign.vllm.engine import VLLM
 from kvproof.models.capabilities import Capabilities
