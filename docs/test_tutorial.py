@@ -70,6 +70,26 @@ def test_links_lead_somewhere():
     assert [(page.name, link) for page, link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
+def test_links_to_a_heading_lead_to_one():
+    pages = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    links = [
+        (page, *found)
+        for page in pages
+        for found in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", FENCE.sub("", page.read_text(encoding="utf-8")))
+    ]
+
+    assert links
+    assert [
+        (page.name, link, heading) for page, link, heading in links if heading not in headings(page.parent / link if link else page)
+    ] == []
+
+
+def headings(page: Path) -> set[str]:
+    """The headings of a page, as a link spells them."""
+    written = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in written}
+
+
 def write_file(path: Path, text: str, *, more: bool) -> None:
     """Write the block as a file, or append it."""
     path.parent.mkdir(parents=True, exist_ok=True)
