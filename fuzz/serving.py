@@ -52,7 +52,7 @@ MOST_TOKENS: Final = 1024
 def serving_pool(rng: random.Random, capabilities: Capabilities) -> PoolConfig:
     """A pool for a dozen short requests, within what the cache claims."""
     size = rng.choice([size for size in capabilities.block_sizes if size <= 16] or [min(capabilities.block_sizes)])
-    least = 1 + len(capabilities.groups) + max(capabilities.null_blocks, default=-1) + 1
+    least = min(1 + len(capabilities.groups) + max(capabilities.null_blocks, default=-1) + 1, capabilities.max_blocks)
     blocks = min(capabilities.max_blocks, max(least, MOST_TOKENS // size))
     return PoolConfig(rng.randint(max(least, blocks // 3), blocks), size)
 

@@ -80,6 +80,13 @@ def served(target: type, seed: int, length: int, pool: PoolConfig | None = None)
     return lockstep
 
 
+@pytest.mark.parametrize("nulls", [frozenset(), frozenset({0, 1})])
+def test_the_pool_keeps_to_the_claims_of_a_tiny_cache(nulls):
+    for most in range(len(nulls) + 1, 5):
+        claimed = Capabilities(max_blocks=most, null_blocks=nulls)
+        assert all(serving_pool(random.Random(seed), claimed).num_blocks <= most for seed in range(20))
+
+
 @pytest.mark.parametrize("target", [ProductionAdapter, HybridAdapter])
 def test_a_correct_cache_serves_and_every_operation_is_among_it(target):
     done: Counter[str] = Counter()
