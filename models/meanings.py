@@ -61,6 +61,7 @@ def append(spec: Spec, op: Append, outcome: Outcome) -> None:
     start = sequence.path[-1] if sequence.path else spec.tree.root(sequence.namespace)
     sequence.known.extend(op.tokens)
     sequence.path.extend(spec.tree.path(start, op.tokens))
+    uses.publish_again(spec, sequence)
 
 
 def fork(spec: Spec, op: Fork, outcome: Outcome) -> None:
@@ -78,6 +79,7 @@ def fork(spec: Spec, op: Fork, outcome: Outcome) -> None:
     if grant.copies:
         device.transfer(spec, device.ends_of_copies(grant))
     uses.use(spec, child)
+    uses.publish_again(spec, parent)
     spec.exercised["fork-shares-then-diverges"] += 1
 
 
@@ -90,6 +92,7 @@ def truncate(spec: Spec, op: Truncate, outcome: Outcome) -> None:
     if any(spec.windows):
         spec.agenda.grown(spec, sequence, 0)  # what had left a window may be readable again
     holders.take_blocks(spec, sequence, op.length, NO_BLOCKS)
+    uses.publish_again(spec, sequence)
     spec.exercised["truncate-exact"] += 1
 
 
@@ -175,6 +178,7 @@ def begin_step(spec: Spec, op: BeginStep, outcome: Outcome) -> None:
         out.launched = True
     spec.memory.launch()
     spec.steps.append(launched)
+    uses.publish_all_again(spec)
     spec.agenda.launched.extend(launched)
     spec.ask(checks.mirror, launched)
 
@@ -187,8 +191,7 @@ def end_step(spec: Spec, op: EndStep, outcome: Outcome) -> None:
         if spec.live.get(out.seq) is None or spec.live[out.seq].out is not out:
             spec.unowned -= 1
             device.finish(spec, out)
-        elif spec.memory.forgotten:
-            uses.publish_again(spec, spec.live[out.seq])
+    uses.publish_all_again(spec)
     device.end_transfers(spec)
     device.forget_deferrals(spec)
 
@@ -211,8 +214,11 @@ def reset(spec: Spec, op: Reset, outcome: Outcome) -> None:
 def _forget(spec: Spec, blocks: Iterable[int], how: How) -> None:
     """What the books show to be no longer matchable. A block that is held and was not matchable has its first publication still before it."""
     for block in blocks:
-        if block not in spec.owners or not spec.seen.was_private(block):
+        held = block in spec.owners
+        if not held or not spec.seen.was_private(block):
             spec.memory.forget(block, how)
+            if held:
+                spec.withheld.add(block)
 
 
 def swap_out(spec: Spec, op: SwapOut, outcome: Outcome) -> None:
@@ -225,6 +231,7 @@ def swap_out(spec: Spec, op: SwapOut, outcome: Outcome) -> None:
     )
     sequence.swapped = True
     device.transfer(spec, listed_blocks(tables))
+    uses.publish_again(spec, sequence)
 
 
 def swap_in(spec: Spec, op: SwapIn, outcome: Outcome) -> None:

@@ -19,8 +19,7 @@ def use(spec: Spec, sequence: Sequence, *, certainly: bool = False) -> None:
 
     Only at a commit is every notion of recency bound to call that a use: a cache may stamp blocks when work is done, not when it is asked for.
     """
-    if spec.memory.forgotten:
-        publish_again(spec, sequence)
+    publish_again(spec, sequence)
     if spec.lru:
         _seen_elsewhere(spec, sequence)
         if certainly:
@@ -49,9 +48,19 @@ def seen_content(spec: Spec, sequence: Sequence, tokens: int) -> None:
 def publish_again(spec: Spec, sequence: Sequence) -> None:
     """What was made unmatchable may be matchable again where `sequence` holds it, or held it until now."""
     forgotten = spec.memory.forgotten
+    if not forgotten:
+        return
     for table in (*(spec.seen.tables_before(sequence.seq) or ()), *spec.tables(sequence)):
         for block in forgotten.keys() & set(table):
             del forgotten[block]
+
+
+def publish_all_again(spec: Spec) -> None:
+    """The same for all that is held: a cache may publish for every sequence when a step begins or ends."""
+    for block in spec.withheld:
+        if block in spec.owners:
+            spec.memory.forgotten.pop(block, None)
+    spec.withheld.clear()
 
 
 def _seen_elsewhere(spec: Spec, sequence: Sequence) -> None:

@@ -852,7 +852,7 @@ CASES = [
     Case(
         "eviction-forgets",
         "an evicted block stays in the books",
-        ("block 0 was evicted, yet",),
+        ("evict([0]) was not refused, yet the cache still counts block 0 as matchable",),
         [*RUN, Do(Commit(0), cached=[0]), Do(Evict((0,)), 1)],
         {-1: Do(Evict((0,)), 1, cached=[])},
         {"prefix": True, "evict": True, "snapshot": True},

@@ -83,17 +83,41 @@ class TestPublishing:
         assert law([*script[:-1], Do(BeginStep()), Do(Release(0))], prefix=True, steps=True) is None
 
     def test_a_block_that_was_not_matchable_yet_cannot_be_evicted(self):
-        """Its first publication may come at any time: with an append, say."""
-        script = [*out(0, (1, 2), [0], cached=[]), Do(Commit(0)), Do(Evict((0,)), 0), Do(Append(0, (3,)), cached=[0])]
+        """Its first publication may come at any time: with an admission of somebody else, say."""
+        script = [*out(0, (1, 2), [0], cached=[]), Do(Commit(0)), Do(Evict((0,)), 0), Do(Admit(1, (3,)), cached=[0])]
         assert law(script, prefix=True, evict=True, snapshot=True) is None
-        told = [*out(0, (1, 2), [0], cached=[0]), Do(Commit(0)), Do(Evict((0,)), 1, cached=[]), Do(Append(0, (3,)), cached=[0])]
+        told = [*out(0, (1, 2), [0], cached=[0]), Do(Commit(0)), Do(Evict((0,)), 1, cached=[]), Do(Admit(1, (3,)), cached=[0])]
         assert law(told, prefix=True, evict=True, snapshot=True) == "eviction-forgets"
 
-    def test_the_end_of_a_step_may_publish_what_its_pass_computed(self):
-        script = [*out(0, (1, 2), [0]), Do(Evict((0,)), 0), Do(BeginStep())]
+    @pytest.mark.parametrize(
+        "publishing",
+        [
+            Do(Append(0, (3,)), cached=[0]),
+            Do(Truncate(0, 2), cached=[0]),
+            Do(Fork(0, 1), Grant(copies=[(0, 0, 1)]), tables={1: [1]}, cached=[0]),
+            Do(SwapOut(0), True, tables={0: []}, cached=[0]),
+        ],
+    )
+    def test_any_operation_on_its_holder_may_publish_an_evicted_block_again(self, publishing):
+        """A cache may walk over what a sequence has computed whenever the sequence is touched, and insert what its index lacks."""
+        script = [*computed(0, (1, 2), [0], cached=[0]), Do(Evict((0,)), 1, cached=[])]
+        able = {"prefix": True, "evict": True, "truncate": True, "fork": True, "swap": True, "snapshot": True}
+        assert law([*script, publishing], **able) is None
+        let_go = [*script, Do(Release(0)), Do(Evict((0,)), 0), Do(Admit(2, (9,)), cached=[0])]
+        assert law(let_go, **able) == "eviction-forgets"
+
+    def test_a_step_that_begins_or_ends_may_publish_what_is_held(self):
+        script = [*out(0, (1, 2), [0]), Do(Evict((0,)), 0)]
         asked = [Do(Admit(1, (1, 2, 3))), Do(Match(1), Hit(2))]
-        assert law([*script, Do(EndStep()), *asked], prefix=True, evict=True, steps=True) is None
-        assert law([*script, *asked], prefix=True, evict=True, steps=True) == "eviction-forgets"
+        able = {"prefix": True, "evict": True, "steps": True}
+        assert law([*script, Do(BeginStep()), *asked], **able) is None
+        assert law([*script, *STEP, *asked], **able) is None
+        assert law([*script, *asked], **able) == "eviction-forgets"
+
+    def test_a_step_does_not_publish_what_nobody_holds(self):
+        script = [*out(0, (1, 2), [0]), *STEP, Do(Commit(0)), Do(Release(0)), Do(Evict((0,)), 1)]
+        asked = [Do(Admit(1, (1, 2, 3))), Do(Match(1), Hit(2))]
+        assert law([*script, *STEP, *asked], prefix=True, evict=True, steps=True) == "eviction-forgets"
 
     def test_an_admission_may_work_off_what_was_put_off(self):
         script = [*computed(0, (1, 2), [0]), Do(Admit(1, (1, 2, 3))), Do(Match(1), Hit(0)), Do(Admit(2, (9,))), Do(Match(1), Hit(2))]

@@ -37,7 +37,9 @@ def eviction(spec: Spec, op: Evict) -> None:
         left = spec.judged.intersection(op.blocks).intersection(cached)
         if left:
             raise Broken(
-                "eviction-forgets", f"block {min(left)} was evicted, yet the cache still counts it as matchable", blocks=(min(left),)
+                "eviction-forgets",
+                f"evict({list(op.blocks)}) was not refused, yet the cache still counts block {min(left)} as matchable",
+                blocks=(min(left),),
             )
         spec.exercised["eviction-forgets"] += 1
 
