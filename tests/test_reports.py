@@ -15,7 +15,7 @@ from kvproof.fuzz.reports.junit import junit
 from kvproof.fuzz.reports.source import pytest_source
 from kvproof.fuzz.reports.step_table import steps_table
 from kvproof.fuzz.reports.steps import replay
-from kvproof.fuzz.reports.terminal import Exhibit, always_refused, show_report, verdict_line
+from kvproof.fuzz.reports.terminal import Exhibit, show_report, untested_claims, verdict_line
 from kvproof.fuzz.verdicts import Finding, LawVerdict, Report
 from kvproof.fuzz.waivers import Waiver
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
@@ -429,11 +429,11 @@ def test_verdict_lines():
     assert verdict_line(Report(1, "mine", "error", {}, [], 0, 0, 0.0, 1))[0] == "mine could not be judged."
 
 
-def test_capabilities_that_were_always_refused():
+def test_claims_that_refusals_kept_from_the_test():
     refused = report(truncate_exact="not-exercised")
     refused.refusals.update(truncate=3, fork=2)
 
-    assert always_refused(refused) == ["truncate"]
+    assert untested_claims(refused) == [("truncate", "truncate-exact")]
 
 
 # -- JUnit and GitHub ---------------------------------------------------------------------------------------------------------------------

@@ -206,22 +206,23 @@ def _of_kernels(report: Report) -> bool:
 
 
 def refusals(report: Report) -> list[str]:
-    """What the target refused, and which claimed capabilities it always refused."""
+    """What the target refused, and which claimed capabilities were not put to the test for it."""
     refused = {name: count for name, count in report.refusals.items() if count}
     if not refused:
         return []
     told = wording.joined([f"{wording.spoken(name)} {wording.counted(count, 'time')}" for name, count in sorted(refused.items())])
     lines = [f"It refused {told}."]
-    always = always_refused(report)
-    if always:
-        lines.append(f"It claims {wording.joined(always)}, but always refused: what was always refused was not exercised.")
+    untested = untested_claims(report)
+    if untested:
+        claims, laws = zip(*untested, strict=True)
+        lines.append(f"It claims {wording.joined(claims)}, but nothing that it did not refuse put {wording.joined(laws)} to the test.")
     return lines
 
 
-def always_refused(report: Report) -> list[str]:
-    """The claimed capabilities whose operations were refused whenever they were tried."""
+def untested_claims(report: Report) -> list[tuple[str, str]]:
+    """(claimed capability, law): some of its operations were refused, and no other exercised the law, so it may be that all that matter were."""
     return [
-        capability
+        (capability, law)
         for capability, operations, law in _CAPABILITIES
         if any(report.refusals.get(name) for name in operations) and report.laws.get(law, LawVerdict("held", 1)).verdict == "not-exercised"
     ]
