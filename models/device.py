@@ -127,6 +127,13 @@ def work_is_over(spec: Spec, out: Pass) -> None:
         spec.recency.settle(out.listed, spec.step)
 
 
+def copied_by_fork(spec: Spec, grant: Grant) -> None:
+    """The copies of a fork wait, or run, until a step has ended."""
+    transfer(spec, ends_of_copies(grant))
+    if spec.transfers:
+        spec.transfers[-1].sources.update({target: source for _, source, target in grant.copies})
+
+
 def transfer(spec: Spec, blocks: Iterable[int]) -> None:
     """A fork or a swap moves these blocks. Without steps that is over when it returns."""
     if not spec.capabilities.steps:

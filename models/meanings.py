@@ -77,7 +77,7 @@ def fork(spec: Spec, op: Fork, outcome: Outcome) -> None:
     # The copies of a fork are queued at once: whatever is queued later comes after them.
     spec.memory.run(Work(grant.zeroed, [(source, target) for _, source, target in grant.copies]), launched=True)
     if grant.copies:
-        device.transfer(spec, device.ends_of_copies(grant))
+        device.copied_by_fork(spec, grant)
     uses.use(spec, child)
     uses.publish_again(spec, parent)
     spec.exercised["fork-shares-then-diverges"] += 1

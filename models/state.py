@@ -97,6 +97,8 @@ class Transfer(msgspec.Struct, eq=False):
     """How many steps are still to end until then."""
     blocks: Counter[int] = msgspec.field(default_factory=Counter)
     """How often each is copied from or to."""
+    sources: dict[int, int] = msgspec.field(default_factory=dict)
+    """Destination -> source, of the copies of forks: a copy whose destination is dropped has nothing to do any more."""
 
 
 class Sequence(msgspec.Struct, eq=False):

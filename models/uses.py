@@ -56,10 +56,12 @@ def publish_again(spec: Spec, sequence: Sequence) -> None:
 
 
 def publish_all_again(spec: Spec) -> None:
-    """The same for all that is held: a cache may publish for every sequence when a step begins or ends."""
-    for block in spec.withheld:
-        if block in spec.owners:
-            spec.memory.forgotten.pop(block, None)
+    """The same for all that is held, or was until now: a cache may publish for every sequence when a step begins or ends."""
+    if not spec.withheld:
+        return
+    held = spec.owners.keys() | {block for _, block in spec.seen.unlisted}
+    for block in spec.withheld & held:
+        spec.memory.forgotten.pop(block, None)
     spec.withheld.clear()
 
 

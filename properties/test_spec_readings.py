@@ -114,6 +114,18 @@ class TestPublishing:
         assert law([*script, *STEP, *asked], **able) is None
         assert law([*script, *asked], **able) == "eviction-forgets"
 
+    def test_a_step_that_ends_may_publish_what_leaves_the_window_with_it(self):
+        script = [
+            *out(0, (1, 2, 3), [0, 1, 2]),
+            *STEP,
+            Do(Commit(0), cached=[0, 1, 2]),
+            Do(BeginStep()),
+            Do(Evict((0,)), 1, cached=[1, 2]),
+            Do(EndStep(), tables={0: [None, 1, 2]}, cached=[0, 1, 2]),
+        ]
+        able = {"prefix": True, "evict": True, "steps": True, "snapshot": True}
+        assert law(script, groups=WINDOW_2, block_size=1, **able) is None
+
     def test_a_step_does_not_publish_what_nobody_holds(self):
         script = [*out(0, (1, 2), [0]), *STEP, Do(Commit(0)), Do(Release(0)), Do(Evict((0,)), 1)]
         asked = [Do(Admit(1, (1, 2, 3))), Do(Match(1), Hit(2))]
@@ -404,6 +416,23 @@ class TestTables:
         assert law(script, **how) is None
         too_many = Do(Extend(0, 1), OutOfBlocks(), tables={0: [None, None, None]}, counts={}, free=[0, 1, 2])
         assert law([*script[:-1], too_many], **how) == "window-keeps-what-it-needs"
+
+    @pytest.mark.parametrize(("dropped", "broken"), [(0, None), (1, "failure-changes-nothing")])
+    def test_with_a_block_out_of_the_window_goes_the_copy_that_was_to_fill_it(self, dropped, broken):
+        """Nobody needs the copy of block 0 into block 3 any more: its source is let go of too, and no other."""
+        held = {0: 2, 1: 2, 2: 2, 3: 2, 4: 2, 5: 2}
+        copies = [(0, 0, 3), (0, 1, 4), (0, 2, 5)]
+        after = {**held, 3: 0, dropped: 1}
+        script = [
+            *out(0, (1, 2, 3), [0, 1, 2]),
+            *STEP,
+            Do(Commit(0)),
+            Do(Fork(0, 1), Grant(copies=copies), tables={1: [3, 4, 5]}, counts=held, free=[]),
+            Do(Append(1, (4,))),
+            Do(Extend(1, 1), OutOfBlocks(), tables={1: [None, 4, 5]}, counts=after, free=[3]),
+        ]
+        able = {"groups": (Group("sliding_window", window=3),), "block_size": 1, "num_blocks": 6}
+        assert law(script, fork=True, steps=True, snapshot=True, **able) == broken
 
     def test_null_blocks_in_tables_are_skipped_entries(self):
         script = [*out(0, (1, 2, 3), [1, 2, 3]), Do(Commit(0), tables={0: [0, 0, 3]}), *computed(1, (1, 2, 3), [0, 0, 4])]

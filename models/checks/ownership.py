@@ -338,7 +338,7 @@ def tail_waste(spec: Spec, changed: Iterable[Sequence]) -> None:
 
 
 def _left_the_window(spec: Spec) -> frozenset[int]:
-    """The blocks that tables dropped because every token in them is out of the window."""
+    """The blocks that tables dropped because every token in them is out of the window, and those that were only held to be copied there."""
     dropped = set()
     for (seq, group, index), block in spec.seen.unlisted:
         sequence, now = spec.live.get(seq), spec.seen.tables.get(seq)
@@ -347,6 +347,10 @@ def _left_the_window(spec: Spec) -> frozenset[int]:
         oldest_needed = window_low(sequence.computed, spec.windows[group]) // spec.block_sizes[group]
         if index < oldest_needed and index < len(now[group]) and now[group][index] is None:
             dropped.add(block)
+    for transfer in reversed(spec.transfers):
+        for target, source in reversed(transfer.sources.items()):  # a source may be the destination of an earlier copy
+            if target in dropped:
+                dropped.add(source)
     return frozenset(dropped)
 
 
