@@ -56,6 +56,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     **{
         f"kvproof.impl.checker.{name}": (
             "tests/test_checker.py",
+            "tests/test_checker_claims.py",
             "tests/test_lockstep.py",
             "tests/test_checker_corners.py",
             "tests/test_production_costs.py",
