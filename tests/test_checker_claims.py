@@ -8,9 +8,7 @@ from toys import Toy
 
 from kvproof import CacheAdapter, Capabilities, Group
 from kvproof.impl.checker import CLAIMED, REQUIRED, Checked, read_capabilities
-from kvproof.models.ops import (
-    NAMESPACE_FIELDS,
-)
+from kvproof.models.ops import NAMESPACE_FIELDS
 
 
 def claiming(capabilities, **members):
