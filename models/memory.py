@@ -117,9 +117,10 @@ class GhostMemory:
         then = list(self._launched)
         for other in self._queue:
             self._apply(then, other)
-        for slot in sorted(self._ahead):
-            if self.slots[slot] != then[slot]:
-                self.put(slot, then[slot], "abandoned")
+        # Not only what changed since: a copy that found the same content as its target had may find another now.
+        for slot, content in enumerate(then):
+            if self.slots[slot] != content:
+                self.put(slot, content, "abandoned")
 
     def blur(self) -> None:
         """The history begins in the middle: any content may lie anywhere."""

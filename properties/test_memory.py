@@ -200,6 +200,14 @@ class TestLosing:
         assert ghosts.slots == [1, 7]
         assert ghosts.drafts == set()
 
+    def test_a_copy_that_changed_nothing_changes_something_once_the_work_before_it_is_abandoned(self):
+        ghosts, abandoned = memory(0, 0, stride=1), Work(copies=[(0, 1)])
+        for work in (writes((1, 7)), abandoned, Work(copies=[(1, 0)])):
+            ghosts.run(work, launched=False)
+        assert ghosts.slots == [0, 0]
+        ghosts.abandon(abandoned)
+        assert ghosts.slots == [7, 7]
+
     def test_the_blocks_that_changed_are_remembered_until_somebody_looked(self):
         ghosts = memory(1, 2, 3, 4, 5, 6)
         ghosts.touched.clear()
@@ -213,6 +221,7 @@ BLOCKS, STRIDE = 3, 2
 blocks = st.integers(0, BLOCKS - 1)
 works = st.builds(
     Work,
+    zeroed=st.lists(blocks, max_size=1),
     copies=st.lists(st.tuples(blocks, blocks), max_size=2, unique_by=lambda pair: pair[1]),
     writes=st.lists(st.tuples(st.integers(0, BLOCKS * STRIDE - 1), st.integers(1, 9)), max_size=3),
 )
@@ -222,6 +231,8 @@ turns = st.lists(st.one_of(works, st.just("launch"), st.integers(0, 3)), max_siz
 def replay(queue: list[Work]) -> list[int]:
     slots = [EMPTY] * (BLOCKS * STRIDE)
     for work in queue:
+        for block in work.zeroed:
+            slots[block * STRIDE : (block + 1) * STRIDE] = [EMPTY] * STRIDE
         read = [(target, slots[source * STRIDE : (source + 1) * STRIDE]) for source, target in work.copies]
         for target, contents in read:
             slots[target * STRIDE : (target + 1) * STRIDE] = contents
