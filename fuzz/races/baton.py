@@ -95,6 +95,8 @@ class Baton:
         for gate in (*self._gates, self._done):
             gate.acquire()
         Baton.active = self
+        if self.grain in ("opcode", "store"):
+            sys._getframe().f_trace_opcodes = True  # Python 3.12 reports bytecodes only if some frame asked for them before settrace
         try:
             for number in self._running:
                 _thread.start_new_thread(self._body, (number,))
@@ -135,7 +137,9 @@ class Baton:
         if event == "call":
             if not self.traced(frame.f_code.co_filename):
                 return None
-            frame.f_trace_opcodes = self.grain in ("opcode", "store")
+            if self.grain in ("opcode", "store"):
+                frame.f_trace = self._trace  # Python 3.13 and later report the bytecodes of a first call only if this comes first
+                frame.f_trace_opcodes = True
         elif event == self.grain or (event == "opcode" and self.grain == "store" and _stores(frame)):
             self._point()
         if event == "line":
