@@ -6,7 +6,21 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from kvproof.models.ops import Admit, Append, Commit, Evict, Extend, Fork, Namespace, Op, Release, Truncate, sequences_of
+from kvproof.models.ops import (
+    NAMESPACE_FIELDS,
+    Admit,
+    Append,
+    Commit,
+    Evict,
+    Extend,
+    Fork,
+    Namespace,
+    Op,
+    Release,
+    SwapOut,
+    Truncate,
+    sequences_of,
+)
 
 
 def tokens_of(op: Op) -> tuple[int, ...]:
@@ -28,14 +42,16 @@ def with_tokens(op: Op, tokens: tuple[int, ...]) -> Op:
 
 
 def weight_of(op: Op) -> int:
-    """How large the numbers of an operation are, tokens left out. A plain release and a default namespace weigh nothing."""
+    """How large the numbers of an operation are, tokens left out. A plain release and a default namespace weigh nothing; a swap weighs more than a release, and a later field of a namespace more than an earlier one."""
     weight = sum(sequences_of(op)) + sum(getattr(op, field, 0) for field in ("count", "accepted", "length"))
     if isinstance(op, Release):
         weight += op.reason != "finish"
+    if isinstance(op, SwapOut):
+        weight += 1
     if isinstance(op, Evict):
         weight += len(op.blocks) + sum(op.blocks)
     if isinstance(op, Admit):
-        weight += sum(getattr(op.namespace, field) is not None for field in op.namespace.__struct_fields__)
+        weight += sum(1 + i for i, field in enumerate(NAMESPACE_FIELDS) if getattr(op.namespace, field) is not None)
     return weight
 
 
@@ -103,6 +119,13 @@ def renamed(op: Op, name: Callable[[int], int]) -> Op:
 def in_namespace(op: Op, old: Namespace, new: Namespace) -> Op:
     """An admission to namespace `old` goes to `new`; any other operation as it is."""
     return msgspec.structs.replace(op, namespace=new) if isinstance(op, Admit) and op.namespace == old else op
+
+
+def with_field_moved(op: Op, old: str, new: str) -> Op:
+    """An admission that says in field `new` of its namespace what it said in field `old`; any other operation as it is."""
+    if not isinstance(op, Admit):
+        return op
+    return msgspec.structs.replace(op, namespace=msgspec.structs.replace(op.namespace, **{new: getattr(op.namespace, old), old: None}))
 
 
 def without_field(op: Op, field: str) -> Op:

@@ -94,11 +94,16 @@ def write_program(path: Path, program: Program) -> None:
 
 
 def keep_program(directory: Path, what: str, program: Program) -> Path:
-    """Write the failure file of `program` into `directory`; `what` begins its name, which is the same for the same program. Raises OSError."""
-    digest = hashlib.sha256(msgspec.json.encode((local(program.target), program.config, program.ops))).hexdigest()[:8]
-    path = directory / f"{what}-{digest}.json"
+    """Write the failure file of `program` into `directory`; `what` begins its name. Raises OSError."""
+    path = directory / failure_name(what, program)
     write_program(path, program)
     return path
+
+
+def failure_name(what: str, program: Program) -> str:
+    """The name of a failure file, the same for the same program."""
+    digest = hashlib.sha256(msgspec.json.encode((local(program.target), program.config, program.ops))).hexdigest()[:8]
+    return f"{what}-{digest}.json"
 
 
 def write_whole(path: Path, data: bytes) -> None:

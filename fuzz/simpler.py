@@ -22,12 +22,14 @@ from kvproof.fuzz.edits import (
     smaller,
     tokens_of,
     weight_of,
+    with_field_moved,
     with_tokens,
     without_field,
 )
 from kvproof.fuzz.programs import PoolConfig
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import (
+    NAMESPACE_FIELDS,
     NO_NAMESPACE,
     Admit,
     Append,
@@ -225,15 +227,14 @@ def smaller_pool(best: Candidate, capabilities: Capabilities) -> Iterator[Candid
 
 def plainer(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
     """One namespace instead of several, fewer fields, plain reasons, fewer distinct tokens."""
-    spaces = {op.namespace for op in best.ops if isinstance(op, Admit)} - {NO_NAMESPACE}
+    spaces = _spaces(best)
     for space in sorted(spaces, key=repr):
         yield _map(best, partial(in_namespace, old=space, new=NO_NAMESPACE))
         for field in space.__struct_fields__:
             if getattr(space, field) is not None:
                 yield _map(best, partial(in_namespace, old=space, new=msgspec.structs.replace(space, **{field: None})))
-    for field in Namespace.__struct_fields__:
-        if any(getattr(space, field) is not None for space in spaces):
-            yield _map(best, partial(without_field, field=field))
+    for field in _fields(spaces):
+        yield _map(best, partial(without_field, field=field))
     for i, op in enumerate(best.ops):
         if isinstance(op, Release) and op.reason != "finish":
             yield _put(best, i, Release(op.seq, "finish"))
@@ -241,6 +242,16 @@ def plainer(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
         for lower in (0, 1, new):
             if lower < old:
                 yield _map(best, partial(retoken, old=old, new=lower))
+
+
+def first_fields(best: Candidate, capabilities: Capabilities) -> Iterator[Candidate]:
+    """Namespaces that differ in the first field that does as well: what is left then is the one that matters, or the first of all."""
+    used = _fields(_spaces(best))
+    told_apart = [field for field in NAMESPACE_FIELDS if field in capabilities.namespace_fields]
+    for field in used:
+        for earlier in told_apart:
+            if NAMESPACE_FIELDS.index(earlier) < NAMESPACE_FIELDS.index(field) and earlier not in used:
+                yield _map(best, partial(with_field_moved, old=field, new=earlier))
 
 
 def smaller_values(best: Candidate, _: Capabilities) -> Iterator[Candidate]:
@@ -270,6 +281,7 @@ PASSES: Final[tuple[Pass, ...]] = (
     simpler_kinds,
     smaller_pool,
     plainer,
+    first_fields,
     smaller_values,
     renumbered,
 )
@@ -289,6 +301,16 @@ def _put(best: Candidate, index: int, op: Op) -> Candidate:
 
 def _map(best: Candidate, change: Callable[[Op], Op]) -> Candidate:
     return _with(best, tuple(change(op) for op in best.ops))
+
+
+def _spaces(best: Candidate) -> set[Namespace]:
+    """The namespaces of a program, the default one left out."""
+    return {op.namespace for op in best.ops if isinstance(op, Admit)} - {NO_NAMESPACE}
+
+
+def _fields(spaces: set[Namespace]) -> list[str]:
+    """The fields that some namespace has."""
+    return [field for field in NAMESPACE_FIELDS if any(getattr(space, field) is not None for space in spaces)]
 
 
 def _all_sequences(best: Candidate, *, newest_first: bool = False) -> list[int]:

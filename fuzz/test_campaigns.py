@@ -266,6 +266,7 @@ class Killed(BaseException):
 
 def test_a_campaign_that_is_killed_before_any_change_of_its_store_loses_and_doubles_nothing(monkeypatch):
     monkeypatch.setattr("kvproof.fuzz.campaigns.work.SHRINK_SECONDS", 0.0)
+    monkeypatch.setattr("kvproof.fuzz.campaigns.conductor.SHRINK_AGAIN_SHARE", 0.0)
 
     def run(database):
         conductor = Conductor(Plan("c", 1, "batch", 600.0, 2, 4), Alone("leaky"), new_store("leaky", database))

@@ -21,7 +21,21 @@ from kvproof.fuzz.simpler import anew, by_fork, merged
 from kvproof.fuzz.swarm import Swarm
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter
-from kvproof.models.ops import Admit, Append, Commit, EndStep, Evict, Extend, Fork, Match, Release, SwapIn, Truncate
+from kvproof.models.ops import (
+    NAMESPACE_FIELDS,
+    Admit,
+    Append,
+    Commit,
+    EndStep,
+    Evict,
+    Extend,
+    Fork,
+    Match,
+    Release,
+    SwapIn,
+    SwapOut,
+    Truncate,
+)
 from kvproof.properties.lockstep import Lockstep, run
 
 
@@ -46,6 +60,20 @@ class NamespaceBlind(Everything):
 
     def admit(self, seq, prompt, namespace):
         super().admit(seq, prompt, msgspec.structs.replace(namespace, tenant=None))
+
+
+class DtypeBlind(Everything):
+    """Knows no dtype from another."""
+
+    def admit(self, seq, prompt, namespace):
+        super().admit(seq, prompt, msgspec.structs.replace(namespace, dtype=None))
+
+
+class AllBlind(Everything):
+    """Knows no namespace from another."""
+
+    def admit(self, seq, prompt, namespace):
+        super().admit(seq, prompt, Namespace())
 
 
 class KeepsTail(Everything):
@@ -199,6 +227,15 @@ def test_namespaces_that_matter_stay():
     assert {space.tenant for space in spaces} <= {"a", "b", None}
 
 
+@pytest.mark.parametrize(("target", "kept"), [(NamespaceBlind, {"tenant"}), (DtypeBlind, {"dtype"}), (AllBlind, {"tenant"})])
+def test_the_field_of_a_namespace_that_matters_stays_and_else_the_first_one(target, kept):
+    told = "tenant" if target is NamespaceBlind else "dtype"
+    one, two = (Namespace(rope="r", **{told: value}) for value in "ab")
+    program = program_of(Admit(0, (1, 2), one), Extend(0, 2), Commit(0), Admit(1, (1, 2, 3), two), Match(1))
+    spaces = [op.namespace for op in shrink(program, target).ops if isinstance(op, Admit)]
+    assert {field for space in spaces for field in NAMESPACE_FIELDS if getattr(space, field) is not None} == kept
+
+
 def test_the_pool_stays_within_what_the_cache_claims():
     class Coarse(DoubleFree):
         @classmethod
@@ -226,6 +263,13 @@ def test_fewer_operations_go_before_anything_else_and_smaller_numbers_come_last(
     ]
     assert sizes == sorted(sizes)
     assert len(set(sizes)) == len(sizes)
+
+
+def test_a_release_is_simpler_than_a_swap():
+    ops = (Admit(0, (0, 0)), Extend(0, 1), Commit(0), Fork(0, 1), SwapOut(1), Extend(0, 1))
+    shrunk = shrink(program_of(*ops, num_blocks=1, block_size=1), SEEDED["shared-block-freed-by-its-first-holder"].adapter)
+    assert shrunk.violation.law == "no-aliasing"
+    assert shrunk.ops[4] == Release(1)
 
 
 def test_the_numbers_of_every_kind_of_operation_count():

@@ -67,7 +67,7 @@ class Report(msgspec.Struct, frozen=True):
     verdict: Literal["held", "broken", "error"]
     laws: dict[str, LawVerdict]
     violations: list[Finding]
-    """A campaign has several of one law, the shortest first."""
+    """A campaign has one for each cause, so several of one law, the shortest first."""
     programs: int
     operations: int
     seconds: float
@@ -80,6 +80,8 @@ class Report(msgspec.Struct, frozen=True):
     """The program that shows the error, where there is one."""
     notes: dict[str, str] = {}
     """What is to be said of a law that is not broken: why it does not apply, or how far it was judged."""
+    variants: list[Finding] = []
+    """Of a campaign: what else breaks these laws, and seems to have a cause that is among the violations."""
 
     @property
     def exit_status(self) -> int:

@@ -19,9 +19,9 @@ from kvproof.answer import Answer, known_broken
 from kvproof.campaigning import CAMPAIGNS, Asked, campaign_in, conduct, default_directory, store_of, workers_for
 from kvproof.console import Output, Unusable, wrote
 from kvproof.fuzz import kernels_check
-from kvproof.fuzz.programs import Program, keep_program, portable, write_output, writing
+from kvproof.fuzz.programs import Program, write_output, writing
 from kvproof.fuzz.reports import terminal
-from kvproof.fuzz.verdicts import BROKEN, HELD, Finding
+from kvproof.fuzz.verdicts import BROKEN, HELD
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.capabilities import Capabilities
 from kvproof.options import BUDGET_TOO, FILE, FOLDER, OP_SECONDS, SARIF
@@ -104,7 +104,7 @@ def fuzz(
     answer.write(json_file, junit_file, sarif_file)
     written = [
         wrote(lambda: _keep_situations(asked.directory, conductor, capabilities)),
-        wrote(lambda: _keep_deaths(console, asked.directory / "failures", conductor)),
+        wrote(lambda: _keep_failures(console, asked.directory / "failures", conductor)),
         issue_file is None or wrote(lambda: _write_issue(issue_file, conductor, asked.target, adapter, seed=report.seed)),
     ]
     answer.unwritten |= not all(written)
@@ -130,34 +130,34 @@ def _keep_situations(directory: Path, conductor: Conductor, capabilities: Capabi
         write_output(place, "--directory", msgspec.json.format(msgspec.json.encode(situations), indent=1) + b"\n")
 
 
-def _keep_deaths(console: Console, failures: Path, conductor: Conductor) -> None:
-    for finding in conductor.broken().values():
-        death = _keep_death(failures, finding)
-        if death is not None:
-            terminal.say(console, f"A program that ends its process is in {death}; whatever replays it ends too.", "bold red")
+def _keep_failures(console: Console, failures: Path, conductor: Conductor) -> None:
+    """A file for each cause, those of variants beneath; the report has named only those of laws."""
+    from kvproof.fuzz.campaigns.apart import ends_its_process
+    from kvproof.fuzz.campaigns.folder import arrange, file_name
+
+    found = conductor.causes()
+    with writing(failures, "--directory"):
+        arrange(failures, found, conductor.surpassed)
+    for fault in (cause.first for cause in found if not cause.first.law):
+        if isinstance(fault.program, Program):
+            place = failures / file_name(fault)
+            if ends_its_process(fault.program):
+                terminal.say(console, f"A program that ends its process is in {place}; whatever replays it ends too.", "bold red")
+            else:
+                terminal.say(console, f"A program that shows a fault of the target is in {place}: {fault.reason}", "yellow")
 
 
 def _write_issue(place: Path, conductor: Conductor, target: str, adapter: type, *, seed: int) -> None:
     """The text of an issue, if anything new was found."""
     from kvproof.fuzz.reports.issue import issue
 
-    fresh = [conductor.findings[key] for key in conductor.new]
+    fresh = [cause.first for cause in conductor.fresh_causes()]
     if fresh:
         write_output(place, "--issue", issue(fresh, target, adapter, seed=seed, programs=conductor.programs_here).encode())
 
 
-def _keep_death(failures: Path, finding: Finding) -> Path | None:
-    """A failure that ends its process cannot be shown by running it again, so its file is all there is. None for any other failure."""
-    from kvproof.fuzz.campaigns.apart import ends_its_process
-
-    program = finding.program
-    if isinstance(program, Program) and ends_its_process(program):
-        with writing(failures, "--directory"):
-            return keep_program(failures, "death", msgspec.structs.replace(program, target=portable(program.target)))
-    return None
-
-
 def _prune(asked: Asked, adapter: type, capabilities: Capabilities | None, store: Store, console: Console) -> int:
+    from kvproof.fuzz.campaigns.folder import arrange
     from kvproof.fuzz.campaigns.prune import prune
     from kvproof.fuzz.engine import Search
     from kvproof.fuzz.reports.campaign import show_pruned
@@ -166,5 +166,8 @@ def _prune(asked: Asked, adapter: type, capabilities: Capabilities | None, store
         raise Unusable(f"{asked.target} are kernels, whose cases are not kept as a corpus, so there is nothing to prune.")
     search = Search(adapter, asked.target, capabilities, 0, 1, float("inf"), asked.op_seconds, None, frozenset())
     pruned = prune(search, store)
+    failures = asked.directory / "failures"
+    with writing(failures, "--directory"):
+        arrange(failures, (), pruned.gone)
     show_pruned(console, pruned)
     return BROKEN if pruned.findings else HELD

@@ -44,8 +44,12 @@ def test_failures_are_kept_replayed_and_stop_a_gate(tmp_path, capsys):
     report = json.loads((tmp_path / "report.json").read_bytes())
     assert report["verdict"] == "broken"
     assert (report["programs"], report["seed"]) == (20, 1)
-    files = list((tmp_path / ".kvproof/campaigns/bug-canary/failures").glob("*.json"))
+    failures = tmp_path / ".kvproof/campaigns/bug-canary/failures"
+    files = [path for path in failures.glob("*.json") if not path.name.startswith("fault-")]
     assert len(files) == len(report["violations"])
+    assert len(list(failures.glob("variants/*.json"))) == len(report["variants"])
+    [fault] = failures.glob("fault-*.json")
+    assert read_program(fault).fault
     assert main(["replay", str(files[0])]) == 1
     assert read_program(files[0]).violation is not None
     assert fuzz("bug:canary", "--mode", "replay") == 1

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import kvproof
 from kvproof import zoo_cli
 from kvproof.cli import main
-from kvproof.fuzz.campaigns import apart
+from kvproof.console import Output
+from kvproof.fuzz.campaigns.causes import causes
 from kvproof.fuzz.programs import BadFile, PoolConfig, Program, write_program
 from kvproof.fuzz.traces.program import write_run
 from kvproof.fuzz.verdicts import Finding
 from kvproof.fuzz.zoo.case import Verdict
-from kvproof.fuzz_cli import _keep_death
+from kvproof.fuzz_cli import _keep_failures
 from kvproof.impl.production.adapter import SynchronousAdapter
 from kvproof.models.ops import Admit, Commit, Extend, Truncate
 from kvproof.targets import find_target
@@ -119,11 +121,11 @@ def test_the_situations_of_a_campaign_that_cannot_be_written_are_one_sentence(tm
     assert told.startswith("kvproof: books/situations.json cannot be written (")
 
 
-def test_a_program_that_ends_its_process_and_cannot_be_kept_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(apart, "ends_its_process", lambda program: True)
-    program = Program(1, "production-sync", PoolConfig(4, 2), (Admit(0, (1, 2)),), fault="it ended its process")
+def test_a_program_that_ends_its_process_and_cannot_be_kept_is_one_sentence():
+    program = Program(1, "production-sync", PoolConfig(4, 2), (Admit(0, (1, 2)),), fault="The process died with exit code 7 in admit(0).")
+    conductor = SimpleNamespace(causes=lambda: causes([Finding("", program.fault, program, 1)]), surpassed=[])
     with pytest.raises(BadFile, match=r"taken cannot be written \(.*\); name another place with --directory\.$"):
-        _keep_death(Path("taken"), Finding("", program.fault, program, 1))
+        _keep_failures(Output(), Path("taken"), conductor)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from kvproof.fuzz.campaigns.causes import Cause, causes
 from kvproof.fuzz.campaigns.crew import Crew
 from kvproof.fuzz.campaigns.faults import HarnessBroken
-from kvproof.fuzz.campaigns.findings import distinct, identity
+from kvproof.fuzz.campaigns.findings import distinct, finding_of, identity
 from kvproof.fuzz.campaigns.orders import Failed, Lost, Order, Result
 from kvproof.fuzz.campaigns.records import Record, Totals
 from kvproof.fuzz.campaigns.store import Store
@@ -54,6 +55,12 @@ MOST_EXAMPLES: Final = 200
 
 REPLAYED_AT_ONCE: Final = 50
 """Kept programs of one order that replays them."""
+
+SHRINK_AGAIN_SHARE: Final = 0.1
+"""Share of the workers' time that is spent on making what stands for a cause shorter. What is still long hides that it is another failure with something besides."""
+
+NO_BATCH: Final = -1
+"""The number of an order that leaves no record."""
 
 CANARY_PROGRAMS: Final = 200
 """The canary breaks its law within a handful; if so many are not enough, something is wrong with the harness."""
@@ -104,7 +111,8 @@ class Progress(msgspec.Struct):
     programs_here: int
     """Programs of this run; the totals count those before a resumption too."""
     corpus: int
-    findings: dict[str, Finding]
+    causes: list[Cause]
+    """Of everything that is kept."""
     incidents: list[str]
 
 
@@ -129,6 +137,14 @@ class Conductor:
         """The identities of what this run found and nobody had found before."""
         self.seen_again: set[str] = set()
         """Those of kept findings that failed again in this run."""
+        self.surpassed: list[Finding] = []
+        """What was kept until this run found a shorter program of the same shape."""
+        self.shrunk_again: set[str] = set()
+        """The identities of what was given more time in this run."""
+        self.shrinking = 0.0
+        """Seconds of it."""
+        self._causes: list[Cause] | None = None
+        """Of `findings`, once somebody has asked."""
         self.incidents: list[str] = []
         """Lost workers and machines."""
         self.programs_here = 0
@@ -179,13 +195,27 @@ class Conductor:
             self.totals,
             self.programs_here,
             len(self.corpus),
-            self.findings,
+            self._all_causes(),
             self.incidents,
         )
 
     def broken(self) -> dict[str, Finding]:
         """What fails now: what this run found, and what was kept and failed again."""
         return {key: finding for key, finding in self.findings.items() if key in self.new or key in self.seen_again}
+
+    def causes(self) -> list[Cause]:
+        """What fails now, by cause."""
+        return causes(self.broken().values())
+
+    def fresh_causes(self) -> list[Cause]:
+        """Those that nobody had met before this run: a further shape of a known cause is no news."""
+        new = set(self.new)
+        return [cause for cause in self.causes() if all(identity(member) in new for member in cause.members)]
+
+    def _all_causes(self) -> list[Cause]:
+        if self._causes is None:
+            self._causes = causes(self.findings.values())
+        return self._causes
 
     def _over(self) -> bool:
         if not self.caught:
@@ -228,11 +258,12 @@ class Conductor:
             self.waiting.append(Order(-2 - first, "replay", f"{self.plan.seed}:replay-{first}", len(programs), programs))
 
     def _give(self) -> None:
+        self._ask_for_shorter()
         for worker in self.crew.free():
             if self._stopping and self.caught:
                 return
             if worker not in self.proven:
-                self.out[worker] = Order(-1, "canary", "canary:0", CANARY_PROGRAMS)
+                self.out[worker] = Order(NO_BATCH, "canary", "canary:0", CANARY_PROGRAMS)
                 self.crew.give(worker, self.out[worker])
                 continue
             if not self.waiting and not self._drawn_all():
@@ -240,6 +271,19 @@ class Conductor:
                 self._next += 1
             if self.waiting:
                 self._send(worker, self.waiting.popleft())
+
+    def _ask_for_shorter(self) -> None:
+        """Ask for a shorter program for one cause, the one with the longest, while there is time for that. It is no batch: one that is lost is not done again."""
+        plan, budget = self.plan, SHRINK_AGAIN_SHARE * self.crew.size * (time.monotonic() - self._start)
+        busy = any(order.kind == "shrink" for order in (*self.waiting, *self.out.values()))
+        if plan.mode != "batch" or plan.stop_at_first or self._stopping or busy or self.shrinking >= budget:
+            return
+        for cause in reversed(self.causes()):
+            key, program = identity(cause.first), cause.first.program
+            if cause.first.law and isinstance(program, Program) and key not in self.shrunk_again:
+                self.shrunk_again.add(key)
+                self.waiting.appendleft(Order(NO_BATCH, "shrink", f"{plan.seed}:shrink", 1, (program,)))
+                return
 
     def _draw(self) -> Order:
         number = self._next
@@ -256,7 +300,8 @@ class Conductor:
         return Order(number, "swarm", seed, size, parents)
 
     def _send(self, worker: int, order: Order) -> None:
-        self.store.open_order(order)
+        if order.kind != "shrink":
+            self.store.open_order(order)
         self.out[worker] = order
         fresh = tuple(self.known[self.told.get(worker, 0) :])
         self.told[worker] = len(self.known)
@@ -273,6 +318,11 @@ class Conductor:
                 )
             self.proven.add(worker)
             self.caught += 1
+            return
+        if order.kind == "shrink":
+            self.shrinking += result.record.seconds
+            for shorter in result.findings:
+                self._replace(self.findings[identity(finding_of(order.parents[0]))], shorter)
             return
         for kept in result.kept:
             if not self._known.issuperset(kept.situations):  # another worker may have been first
@@ -302,6 +352,9 @@ class Conductor:
                 raise HarnessBroken(
                     f"{lost.how}, while it ran the canary, which never touches the target: this machine cannot run the campaign."
                 )
+            return
+        if order.kind == "shrink":
+            self.incidents.append(f"{lost.how}, while a failure was made shorter")
             return
         self.incidents.append(f"{lost.how}; batch {order.number} is done again")
         self.losses[order.number] += 1
@@ -368,7 +421,25 @@ class Conductor:
             self.store.keep_finding(best)
             if before is not None:
                 self.store.drop_finding(before)
+                self.surpassed.append(before)
             self.findings[key] = best
+            self._causes = None
+
+    def _replace(self, finding: Finding, shorter: Finding) -> None:
+        """`shorter` is the same failure, shrunk further. It is kept before the longer one is dropped."""
+        key, old = identity(shorter), identity(finding)
+        self.shrunk_again.add(key)
+        met = key in self.findings
+        self._keep_finding(shorter)
+        if key == old:
+            return
+        if not met and old in self.seen_again:  # no news either
+            self.new.remove(key)
+            self.seen_again.add(key)
+        self.store.drop_finding(finding)
+        self.surpassed.append(finding)
+        del self.findings[old]
+        self._causes = None
 
     def _sync(self) -> None:
         """Take in what other campaigns on this target have put into the store."""

@@ -1,7 +1,7 @@
 """Which failures are the same: those that break one law by programs of one shape.
 
-A shape is a shrunk program without its numbers: the operations in order, sequences renamed by their first appearance. Two programs that differ in tokens or in the size of
-the pool have one shape; a double free at a preemption and one at a cancellation have two.
+A shape is a shrunk program without its numbers: the operations in order, sequences renamed by their first appearance, and which fields its namespaces have. Two programs that
+differ in tokens or in the size of the pool have one shape; a double free at a preemption and one at a cancellation have two. Which shapes seem to have one cause is for `causes`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.shrink import kind_of_fault
 from kvproof.fuzz.verdicts import Finding
-from kvproof.models.ops import Op, Release, op_name, sequences_of
+from kvproof.models.ops import NAMESPACE_FIELDS, Admit, Append, Commit, Extend, Match, Op, Release, op_name, sequences_of
 
 
 def finding_of(program: Program) -> Finding:
@@ -27,8 +27,29 @@ def shape(ops: Iterable[Op]) -> str:
     words = []
     for op in ops:
         who = [str(names.setdefault(seq, len(names))) for seq in sequences_of(op)]
-        words.append(" ".join([op_name(op), *who, *([op.reason] if isinstance(op, Release) else [])]))
+        words.append(" ".join([op_name(op), *who, *([op.reason] if isinstance(op, Release) else sorted(_asks(op)))]))
     return ", ".join(words)
+
+
+def takes(ops: Iterable[Op]) -> frozenset[str]:
+    """What a program takes to fail, beside requests and passes, which every program has: `{"fork", "cancel", "tenant"}`."""
+    kinds: set[str] = set()
+    for op in ops:
+        kinds |= _asks(op)
+        if isinstance(op, Release):
+            kinds.add("release" if op.reason == "finish" else op.reason)
+        elif not isinstance(op, Admit | Append | Commit | Extend | Match):
+            kinds.add(op_name(op))
+    return frozenset(kinds)
+
+
+def _asks(op: Op) -> set[str]:
+    """What an operation asks for beyond its kind: a field of its namespace, drafts, or that drafts are accepted. A shrunk program asks for nothing in vain."""
+    if isinstance(op, Admit):
+        return {field for field in NAMESPACE_FIELDS if getattr(op.namespace, field) is not None}
+    if isinstance(op, Extend) and op.drafts:
+        return {"drafts"}
+    return {"accept"} if isinstance(op, Commit) and op.accepted else set()
 
 
 def identity(finding: Finding) -> str:
@@ -45,10 +66,11 @@ def distinct(findings: Iterable[Finding]) -> dict[str, Finding]:
     found: dict[str, Finding] = {}
     for finding in findings:
         key = identity(finding)
-        if key not in found or _size(finding) < _size(found[key]):
+        if key not in found or by_size(finding) < by_size(found[key]):
             found[key] = finding
     return found
 
 
-def _size(finding: Finding) -> tuple[int, str]:
+def by_size(finding: Finding) -> tuple[int, str]:
+    """A total order: the shorter program first, and of equally long ones the first in the alphabet."""
     return finding.steps, str(finding.program)

@@ -10,7 +10,7 @@ from kvproof.fuzz.campaigns.records import Record
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.verdicts import Finding
 
-OrderKind = Literal["swarm", "machine", "replay", "kernels", "canary"]
+OrderKind = Literal["swarm", "machine", "replay", "shrink", "kernels", "canary"]
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class Job(msgspec.Struct, frozen=True):
 class Order(msgspec.Struct, frozen=True):
     """One batch of programs.
 
-    `number`: of the batch, unique in its campaign. `seed`: program i is that of `seed:i`. `parents`: kept programs that new ones may be made of; for `replay` those to run.
+    `number`: of the batch, unique in its campaign. `seed`: program i is that of `seed:i`. `parents`: kept programs that new ones may be made of; for `replay` those to run, for `shrink` the one to make shorter.
     `examples`: kept Hypothesis examples, for `machine`. `known`: situations that need not be told again. `attempt`: above 1 after a worker was lost with this order; each program then runs in a process of its own.
     """
 

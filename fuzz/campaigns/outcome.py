@@ -31,9 +31,9 @@ def situations_of(reached: Collection[str], capabilities: Capabilities) -> Situa
 def report_of(conductor: Conductor, target: str, capabilities: Capabilities | None, seconds: float) -> Report:
     """The verdict of a campaign: what it found in this run, and how much it and the runs before it tried. `capabilities` are None for kernels."""
     plan, totals = conductor.plan, conductor.totals
-    found = sorted(conductor.broken().values(), key=lambda finding: (finding.steps, finding.law))
-    violations = [finding for finding in found if finding.law]
-    faults = [finding for finding in found if not finding.law]
+    found = conductor.causes()
+    violations = [cause.first for cause in found if cause.first.law]
+    faults = [cause.first for cause in found if not cause.first.law]
     broken = {finding.law for finding in violations}
     accused = broken - plan.waived
     laws = (
@@ -56,6 +56,7 @@ def report_of(conductor: Conductor, target: str, capabilities: Capabilities | No
         error=idle if fault is None else fault.reason,
         refusals=dict(totals.refusals),
         error_program=None if fault is None else _shown(fault),
+        variants=[variant for cause in found for variant in cause.variants],
     )
 
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from kvproof.fuzz.campaigns.apart import ends_its_process, program_apart
 from kvproof.fuzz.campaigns.store import Store
 from kvproof.fuzz.engine import Search, Tally, run_kept
 from kvproof.fuzz.programs import Program
+from kvproof.fuzz.verdicts import Finding
 from kvproof.properties.situations import Reached
 
 
@@ -19,6 +21,8 @@ class Pruned(msgspec.Struct, frozen=True):
     programs_before: int
     findings: int
     findings_before: int
+    gone: tuple[Finding, ...] = ()
+    """The failures that were taken out."""
 
 
 def prune(search: Search, store: Store) -> Pruned:
@@ -34,13 +38,18 @@ def prune(search: Search, store: Store) -> Pruned:
     for program in corpus:
         if program not in kept:
             store.drop(program)
-    failing = 0
-    for finding in findings:
-        gone = isinstance(finding.program, Program) and run_kept(search, finding.program, tally).found is None
-        failing += not gone
-        if gone:
-            store.drop_finding(finding)
-    return Pruned(len(kept), len(corpus), failing, len(findings))
+    gone = [finding for finding in findings if isinstance(finding.program, Program) and not _fails(search, finding.program, tally)]
+    for finding in gone:
+        store.drop_finding(finding)
+    return Pruned(len(kept), len(corpus), len(findings) - len(gone), len(findings), tuple(gone))
+
+
+def _fails(search: Search, program: Program, tally: Tally) -> bool:
+    """Whether a kept failure still fails. One that ended its process is run in one of its own."""
+    if ends_its_process(program):
+        ran = program_apart(search, program).ran
+        return ran is None or ran.found is not None
+    return run_kept(search, program, tally).found is not None
 
 
 def cover(programs: Sequence[tuple[Program, Reached]]) -> set[Program]:

@@ -21,10 +21,17 @@ from kvproof.impl.checker import read_capabilities
 from kvproof.properties.situations import masks, names, nothing_reached
 
 SHRINK_SECONDS: Final = 1.5
-"""Time to shrink one failure in the worker. Most reach their minimum within it; the conductor shrinks again what it shows."""
+"""Time to shrink one failure when it is found. Most reach their minimum within it."""
+
+SHRINK_AGAIN_SECONDS: Final = 10.0
+"""The same for one that stands for a cause, and that the conductor wants shorter."""
 
 SHRINKS_PER_LAW: Final = 12
-"""How many programs that break one law a worker shrinks in its life. After so many a further shape is unlikely, and a cache that breaks a law in every program would do nothing but shrink."""
+"""How many programs that break one law a worker shrinks whatever it costs."""
+
+SHRINK_SHARE: Final = 0.1
+"""Share of its time that a worker spends on further ones. A second fault behind the same law may be rare, so the search for it never ends; yet a cache that breaks a law in
+every program would do nothing but shrink."""
 
 HANGS_PER_ORDER: Final = 2
 """After so many hangs an order ends: each costs the time limit of an operation."""
@@ -46,6 +53,10 @@ class Worker:
         self.starts = starts
         self.known = nothing_reached()
         self.shrunk: Counter[str] = Counter()
+        """How many programs that break a law were shrunk."""
+        self.begun = time.monotonic()
+        self.shrinking = 0.0
+        """Seconds of it."""
         self.targets: dict[str, Search] = {}
 
     def do(self, order: Order) -> Result:
@@ -57,6 +68,10 @@ class Worker:
         doing = _Doing(self, self._search(devices.CANARY if order.kind == "canary" else self.job.target), order)
         doing.run()
         return doing.result(time.monotonic() - begun)
+
+    def may_shrink(self) -> bool:
+        """Whether there is time for more than the first few programs of each law."""
+        return self.shrinking < SHRINK_SHARE * (time.monotonic() - self.begun)
 
     def _search(self, name: str) -> Search:
         if name not in self.targets:
@@ -84,6 +99,11 @@ class _Doing:
 
     def run(self) -> None:
         """All programs of the order, or as many as it takes until it is not worth going on."""
+        if self.order.kind == "shrink":
+            target, op_seconds = self.search.target, self.search.op_seconds
+            shrunk = (shrink(program, target, seconds=SHRINK_AGAIN_SECONDS, op_seconds=op_seconds) for program in self.order.parents)
+            self.findings = [finding_of(program) for program in shrunk]
+            return
         if self.order.kind == "machine":
             self.worker.starts(self.order.seed)
             found = hypothesis_batch(self.search, self.order.seed, self.tally, self.relay)
@@ -142,9 +162,11 @@ class _Doing:
         self.hangs += found.kind == "hang"
         if self.order.kind in ("canary", "replay"):
             self.findings.append(finding_of(found.program))
-        elif self.failures[law] == 1 and self.worker.shrunk[law] < SHRINKS_PER_LAW:
+        elif self.failures[law] == 1 and (self.worker.shrunk[law] < SHRINKS_PER_LAW or self.worker.may_shrink()):
             self.worker.shrunk[law] += 1
+            begun = time.monotonic()
             self.findings.append(finding_of(found.program if found.shrunk else self._shrunk(found)))
+            self.worker.shrinking += time.monotonic() - begun
 
     def _shrunk(self, found: Found) -> Program:
         target, op_seconds = self.search.target, self.search.op_seconds

@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kvproof.fuzz.campaigns.causes import Cause
 from kvproof.fuzz.campaigns.conductor import Progress
 from kvproof.fuzz.campaigns.outcome import Situations
 from kvproof.fuzz.campaigns.prune import Pruned
@@ -17,13 +18,11 @@ from kvproof.fuzz.reports import terminal, wording
 from kvproof.models.laws import BY_NAME
 
 MOST_FINDINGS: Final = 8
-"""Failures of the live table; the report shows all."""
+"""Causes of failures in the live table; the report shows all."""
 
 MOST_INCIDENTS: Final = 5
 
-LEGEND: Final = (
-    "time of the run, workers (that caught the canary), programs, programs/s, situations reached, laws exercised, corpus, failures"
-)
+LEGEND: Final = "time of the run, workers (that caught the canary), programs, programs/s, situations reached, laws exercised, corpus, causes of failures"
 
 
 def duration(seconds: float) -> str:
@@ -44,7 +43,7 @@ def line(progress: Progress) -> str:
             f"{len(progress.totals.situations)}",
             f"{laws}",
             f"{progress.corpus}",
-            f"{len(progress.findings)}",
+            f"{len(progress.causes)}",
         )
     )
 
@@ -62,12 +61,17 @@ def live_table(progress: Progress, possible: int) -> RenderableType:
         ("laws", f"{laws} exercised"),
         ("corpus", wording.counted(progress.corpus, "program")),
         ("lost workers", str(len(progress.incidents))),
-        ("failures", f"{len(progress.findings)} distinct"),
+        ("failures", _failures(progress.causes)),
     )
     for what, value in rows:
-        table.add_row(Text(what, style="bold"), Text(value, style="bold red" if what == "failures" and progress.findings else ""))
-    found = [Text(f"  {_short(key)}", style="red") for key in list(progress.findings)[:MOST_FINDINGS]]
+        table.add_row(Text(what, style="bold"), Text(value, style="bold red" if what == "failures" and progress.causes else ""))
+    found = [Text(f"  {_short(cause.name)}", style="red") for cause in progress.causes[:MOST_FINDINGS]]
     return Group(table, *found)
+
+
+def _failures(causes: Sequence[Cause]) -> str:
+    shapes = sum(len(cause.members) for cause in causes)
+    return f"{wording.counted(len(causes), 'cause')}, {wording.counted(shapes, 'shape')}" if causes else "0"
 
 
 def _rate(progress: Progress) -> float:

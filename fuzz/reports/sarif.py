@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kvproof.fuzz.campaigns.findings import identity
+from kvproof.fuzz.campaigns.causes import cause_name
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.reports import wording
 from kvproof.fuzz.verdicts import Finding, Report
@@ -60,7 +60,7 @@ def _result(finding: Finding, rules: list[str], report: Report, target: type) ->
         "level": "note" if waived else "error",
         "message": {"text": _message(finding)},
         "locations": [{"physicalLocation": _place(target)}],
-        "partialFingerprints": {"kvproof/v1": hashlib.sha256(identity(finding).encode()).hexdigest()},
+        "partialFingerprints": {"kvproof/v2": hashlib.sha256(cause_name(finding).encode()).hexdigest()},
     }
 
 

@@ -111,7 +111,7 @@ def show_report(
             say(console, line)
         console.print()
     for law, shown in by_law(exhibits).items():
-        _show_law(console, shown, waivers.get(law))
+        _show_law(console, shown, waivers.get(law), sum(variant.law == law for variant in report.variants))
         console.print()
     if error is not None:
         _show_fault(console, error)
@@ -122,8 +122,8 @@ def show_report(
     say(console, *verdict_line(report, stale=bool(stale)))
 
 
-def _show_law(console: Console, exhibits: Sequence[Exhibit | CaseExhibit], waiver: Waiver | None) -> None:
-    """A broken law by the first of its exhibits, and where the others are."""
+def _show_law(console: Console, exhibits: Sequence[Exhibit | CaseExhibit], waiver: Waiver | None, variants: int) -> None:
+    """A broken law by the first of its exhibits, where the others are, and how many variants of them were left out."""
     first = exhibits[0]
     if waiver is not None:
         say(console, f"{first.law} is broken and waived: {waiver.reason} ({waiver.reference})", "magenta")
@@ -138,6 +138,9 @@ def _show_law(console: Console, exhibits: Sequence[Exhibit | CaseExhibit], waive
         program = "case" if isinstance(first, CaseExhibit) else "program"
         verb = "breaks" if len(kept) == 1 else "break"
         say(console, f"{wording.counted(len(kept), f'more {program}')} that {verb} it {_kept_in(kept)}.")
+    if variants and first.path is not None:
+        verb = "is" if variants == 1 else "are"
+        say(console, f"{wording.counted(variants, 'variant')} of {'these' if kept else 'it'} {verb} in {first.path.parent / 'variants'}.")
 
 
 def _kept_in(paths: Sequence[Path]) -> str:
