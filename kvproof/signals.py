@@ -8,8 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Final
+
+SAME_REQUEST_SECONDS: Final = 1.0
+"""Whoever asks a whole process group, as `timeout` and some schedulers do, asks this process twice: directly, and by the process that supervises it. So soon after the first
+signal another one of its kind is no second request.
+"""
 
 
 @contextlib.contextmanager
@@ -18,17 +25,23 @@ def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
 
     Whoever runs jobs for others (Kubernetes, Slurm, a CI runner) asks a process to end before ending it: then there is time to keep what was done, and to report.
     """
+    asked: dict[int, float] = {}
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, before[number])
-        stop()
+        if number not in asked:
+            asked[number] = time.monotonic()
+            stop()
+        elif time.monotonic() - asked[number] >= SAME_REQUEST_SECONDS:
+            signal.signal(number, before[number])
+            signal.raise_signal(number)
 
     before = {int(number): signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if number not in asked:  # else the same request may still come twice
+                signal.signal(number, handler)
 
 
 def interrupt() -> None:

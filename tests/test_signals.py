@@ -20,8 +20,28 @@ from kvproof.signals import interrupt, stopped_by_signals
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 
+@pytest.fixture(autouse=True)
+def handlers():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @BOTH
-def test_a_signal_stops_and_a_second_one_acts_as_elsewhere(number):
+def test_a_signal_that_comes_twice_at_once_is_one_request(number):
+    told = []
+    signal.signal(number, lambda *_: told.append("elsewhere"))
+    with stopped_by_signals(lambda: told.append("stop")):
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
+    os.kill(os.getpid(), number)
+    assert told == ["stop"]
+
+
+@BOTH
+def test_a_signal_stops_and_a_second_one_acts_as_elsewhere(number, monkeypatch):
+    monkeypatch.setattr("kvproof.signals.SAME_REQUEST_SECONDS", 0.0)
     told = []
     before = signal.signal(number, lambda *_: told.append("elsewhere"))
     try:
@@ -36,8 +56,8 @@ def test_a_signal_stops_and_a_second_one_acts_as_elsewhere(number):
 
 def test_handlers_come_back_after_an_exception():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(KeyboardInterrupt), stopped_by_signals(interrupt):
-        os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(ZeroDivisionError), stopped_by_signals(interrupt):
+        raise ZeroDivisionError
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
@@ -66,6 +86,21 @@ def test_a_campaign_that_is_asked_to_end_before_it_tried_anything_holds_nothing(
     out, err = capfd.readouterr()
     assert "keeps" not in out
     assert err.endswith("kvproof: The run was interrupted before it could decide anything.\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no supervisor elsewhere")
+@BOTH
+def test_a_campaign_whose_whole_group_is_asked_to_end_reports(number, tmp_path):
+    command = [sys.executable, "-m", "kvproof", "fuzz", "production-sync", "-n", "1", "--minutes", "5", "--directory", str(tmp_path / "c")]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+    try:
+        assert within(60, lambda: len(list(tmp_path.glob("c/store/*/*"))) > 5)
+        os.killpg(process.pid, number)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert "production-sync keeps" in out
 
 
 def children(process):
