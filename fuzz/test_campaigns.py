@@ -541,6 +541,45 @@ def test_a_replay_runs_only_what_was_kept_and_tells_what_is_gone():
     assert conductor.broken() == {}
 
 
+def test_kept_failures_are_run_again_even_if_there_is_no_time_left():
+    store = new_store("leaky")
+    run_campaign("leaky", store=store, programs=60)
+    again = run_campaign("leaky", store=store, seconds=0.0)
+    assert again.decided
+    assert set(again.broken()) == set(again.findings)
+
+
+def test_nothing_is_decided_before_kept_failures_were_run_again():
+    store = new_store("leaky")
+    run_campaign("leaky", store=store, programs=60)
+    conductor = Conductor(Plan("c", 1, "batch", 600.0, 10, 60), Alone("leaky"), store)
+    assert not conductor.decided
+    conductor.run()
+    assert conductor.decided
+
+
+def test_a_record_that_cannot_be_read_any_more_is_made_again(tmp_path):
+    store = new_store(database=directory(tmp_path))
+    run_campaign("toy", store=store, programs=50)
+    whole = store.records()
+    [file] = [path for path in tmp_path.glob("*/*") if b'"batch":2,' in path.read_bytes()]
+    file.write_bytes(file.read_bytes()[:40])
+    assert len(store.records()) == 4
+    conductor = run_campaign("toy", store=store, programs=50)
+    assert (conductor.programs_here, conductor.totals.programs) == (10, 50)
+    assert {key: record.programs for key, record in store.records().items()} == {key: record.programs for key, record in whole.items()}
+
+
+def test_what_nobody_of_us_has_put_into_a_store_is_left_out(tmp_path):
+    store = new_store(database=directory(tmp_path))
+    store.keep_record(Record("c", 0, "1:0"))
+    [folder] = [path for path in tmp_path.iterdir() if path.is_dir()]
+    (folder / "folder").mkdir()
+    (folder / "noise").write_bytes(b"\xff\x00" * 99)
+    (folder / "empty").touch()
+    assert list(store.records()) == [("c", 0)]
+
+
 def test_half_a_value_in_the_store_is_left_out():
     store = new_store()
     store.keep(program(Admit(0, (1,))))

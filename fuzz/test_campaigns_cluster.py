@@ -205,7 +205,7 @@ def test_the_cores_of_a_cluster_are_used_from_the_command_line(cluster, tmp_path
     request = ["fuzz", "production-sync", "--ray", cluster.address, "--programs", "40", "--batch", "10"]
     done = subprocess.run([sys.executable, "-c", code, *request], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert "The campaign has run 40 programs in 4 batches" in done.stdout
+    assert "The campaign has run 40 programs in 4 orders" in done.stdout
 
 
 @needs_ray

@@ -145,7 +145,8 @@ def _crew(asked: Asked, campaign: str, *, kernels: bool) -> Crew:
 
         return RayCrew(job, find_target, campaign, address=asked.ray, workers=asked.workers)
     notes = asked.directory / "running"
-    notes.mkdir(exist_ok=True)
+    with writing(notes, "--directory"):
+        notes.mkdir(exist_ok=True)
     return LocalCrew(job, find_target, campaign, workers=asked.workers, notes=notes)
 
 
@@ -180,13 +181,17 @@ def conduct(
 
 
 def _run(conductor: Conductor, situations: int) -> None:
-    """Run it and show how far it is. An interruption ends it, and is passed on where nothing was tried: the report would be that of a cache that holds."""
+    """Run it and show how far it is. An interruption ends it, and is passed on where nothing is decided: the report would be that of a cache that holds."""
     try:
         with _shown(situations) as on_progress, stopped_by_signals(interrupt):
             conductor.run(on_progress)
     except KeyboardInterrupt:
-        if not conductor.totals.programs and not conductor.broken():
+        if not conductor.decided:
             raise
+    if conductor.owed and not conductor.decided:
+        raise Unusable(
+            "The time was up before all that was kept had been run again, so nothing can be said to hold; give it more --minutes."
+        )
 
 
 @contextlib.contextmanager

@@ -137,6 +137,19 @@ class Slow(find_target("bug:trimmed-blocks-are-lost")):
 """
 
 
+BLOCKED = """
+import signal
+import time
+from kvproof.targets import find_target
+
+class Blocked(find_target("production-sync")):
+    def admit(self, *request):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        while True:
+            time.sleep(1)
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="children are read from /proc")
 @pytest.mark.parametrize(
     ("number", "arguments"),
@@ -144,11 +157,13 @@ class Slow(find_target("bug:trimmed-blocks-are-lost")):
         (signal.SIGKILL, ("check", "production-sync", "-n", "2", "--budget", "600")),
         (signal.SIGTERM, ("check", "production-sync", "-n", "2", "--budget", "600")),
         (signal.SIGKILL, ("shrink", "failing.json", "-n", "2", "--seconds", "2")),
+        (signal.SIGKILL, ("fuzz", "blocked.py:Blocked", "-n", "2", "--seed", "1")),
     ],
 )
 def test_a_command_that_is_killed_leaves_no_process_behind(number, arguments, tmp_path):
     ops = tuple(op for seq in range(20) for op in (Admit(seq, (seq, 1)), Extend(seq, 2), Commit(seq), Truncate(seq, 1), Release(seq)))
     (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "blocked.py").write_text(BLOCKED)
     write_program(tmp_path / "failing.json", Program(1, "slow.py:Slow", PoolConfig(40, 1), ops))
     check = subprocess.Popen(
         [sys.executable, "-m", "kvproof", *arguments],
@@ -160,6 +175,8 @@ def test_a_command_that_is_killed_leaves_no_process_behind(number, arguments, tm
     try:
         assert within(60, lambda: len(below(check.pid)) == 3)
         workers = below(check.pid)
+        if arguments[0] == "fuzz":
+            time.sleep(3)  # until the workers are blocked
         check.send_signal(number)
         check.wait(60)
         assert within(60, lambda: not any(map(runs, workers)))

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from kvproof.fuzz.engine import Ran, Search, Tally, run_kept, run_program
-from kvproof.fuzz.processes import how_it_ended
+from kvproof.fuzz.processes import how_it_ended, kill_with_parent
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
 from kvproof.fuzz.shrink import Shrinker
 from kvproof.fuzz.simpler import Candidate
@@ -128,8 +128,10 @@ def _kind(how: str) -> str:
 
 def _apart(search: Search, seed: str, run: Callable[[Callable[..., Lockstep], Tally], Ran]) -> Apart:
     reading, writing = os.pipe()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
+        kill_with_parent(parent)
         os.close(reading)
         _be_the_child(writing, run)
     os.close(writing)

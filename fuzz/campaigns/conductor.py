@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
 
 import msgspec
@@ -151,6 +151,8 @@ class Conductor:
         self.waiting: deque[Order] = deque()
         self.out: dict[int, Order] = {}
         """worker -> its order."""
+        self.owed: set[int] = set()
+        """The orders that run kept failures again, and in a replay all of them: before these are done nothing can be said to hold."""
         self.losses: Counter[int] = Counter()
         self.proven: set[int] = set()
         self.caught = 0
@@ -203,6 +205,11 @@ class Conductor:
         """What fails now: what this run found, and what was kept and failed again."""
         return {key: finding for key, finding in self.findings.items() if key in self.new or key in self.seen_again}
 
+    @property
+    def decided(self) -> bool:
+        """Whether there is a verdict: a law is broken, or something was tried and no kept failure is left that was not run again."""
+        return bool(self._accused()) or (self.totals.programs > 0 and not self.owed)
+
     def causes(self) -> list[Cause]:
         """What fails now, by cause."""
         return causes(self.broken().values())
@@ -223,7 +230,9 @@ class Conductor:
         late = time.monotonic() - self._start
         self._stopping = self._stopping or late > self.plan.seconds or (self.plan.stop_at_first and bool(self._accused()))
         if self._stopping:
-            return not self.out or late > self.plan.seconds + FINISH_SECONDS or self.plan.stop_at_first
+            if self.plan.stop_at_first and (self._accused() or not self.owed):
+                return True
+            return not (self.out or self.owed) or late > self.plan.seconds + FINISH_SECONDS
         return not self.out and not self.waiting and self._drawn_all()
 
     def _accused(self) -> list[str]:
@@ -247,30 +256,46 @@ class Conductor:
                 latest[order.number] = order
             if past is not None:
                 self.store.close_order(past)
+        self.waiting.extend(self._replays())
         self.waiting.extend(latest.values())
         self._next = max([self._next, *(number + 1 for number in latest)])
-        kept = [finding.program for finding in self.findings.values() if isinstance(finding.program, Program)]
-        if self.plan.mode != "batch":
-            kept += self.corpus
+        done = {batch for campaign, batch in self.records if campaign == self.plan.campaign}
+        # A batch with neither a record nor an order: what was written of it can no longer be read.
+        self.waiting.extend(self._draw(number) for number in range(self._next) if number not in done and number not in latest)
+
+    def _replays(self) -> Iterator[Order]:
+        """What was kept, the failures first. The numbers are below 0, so that the batches that are drawn have the same numbers whatever was replayed before."""
+        failures = [finding.program for finding in self.findings.values() if isinstance(finding.program, Program)]
+        kept = failures + (self.corpus if self.plan.mode != "batch" else [])
         for first in range(0, len(kept), REPLAYED_AT_ONCE):
             programs = tuple(kept[first : first + REPLAYED_AT_ONCE])
-            # Numbers below 0, so that the batches that are drawn have the same numbers whatever was replayed before.
-            self.waiting.append(Order(-2 - first, "replay", f"{self.plan.seed}:replay-{first}", len(programs), programs))
+            order = Order(-2 - first, "replay", f"{self.plan.seed}:replay-{first}", len(programs), programs)
+            if first < len(failures) or self.plan.mode == "replay":
+                self.owed.add(order.number)
+            yield order
 
     def _give(self) -> None:
         self._ask_for_shorter()
         for worker in self.crew.free():
-            if self._stopping and self.caught:
+            if self._stopping and self.caught and not self._owed_first():
                 return
             if worker not in self.proven:
                 self.out[worker] = Order(NO_BATCH, "canary", "canary:0", CANARY_PROGRAMS)
                 self.crew.give(worker, self.out[worker])
                 continue
             if not self.waiting and not self._drawn_all():
-                self.waiting.append(self._draw())
+                self.waiting.append(self._draw(self._next))
                 self._next += 1
             if self.waiting:
                 self._send(worker, self.waiting.popleft())
+
+    def _owed_first(self) -> bool:
+        """Put an order that is owed before all that waits; whether there is one."""
+        owed = next((order for order in self.waiting if order.number in self.owed), None)
+        if owed is not None:
+            self.waiting.remove(owed)
+            self.waiting.appendleft(owed)
+        return owed is not None
 
     def _ask_for_shorter(self) -> None:
         """Ask for a shorter program for one cause, the one with the longest, while there is time for that. It is no batch: one that is lost is not done again."""
@@ -285,8 +310,7 @@ class Conductor:
                 self.waiting.appendleft(Order(NO_BATCH, "shrink", f"{plan.seed}:shrink", 1, (program,)))
                 return
 
-    def _draw(self) -> Order:
-        number = self._next
+    def _draw(self, number: int) -> Order:
         seed = f"{self.plan.seed}:{number}"
         if self.plan.kernels:
             return Order(number, "kernels", seed, 1)
@@ -334,6 +358,7 @@ class Conductor:
         self._keep_examples(result)
         self._keep_record(result.record)  # last: a batch with a record is not done again, so what it found has to be kept by then
         self.store.close_order(order)
+        self.owed.discard(order.number)
         if self.plan.batch is None and order.kind == "swarm" and order.attempt == 1 and result.record.programs:
             rate = result.record.programs / max(result.record.seconds, 1e-3)
             wanted = rate * max(BATCH_SECONDS, BATCH_SECONDS_PER_WORKER * self.crew.size)
@@ -375,6 +400,7 @@ class Conductor:
         self._keep_finding(Finding("", told, f"seed {lost.seed or order.seed}", 1))
         self._keep_record(Record(self.plan.campaign, order.number, order.seed, order.attempt, lost=lost.how, failures={"": 1}))
         self.store.close_order(order)
+        self.owed.discard(order.number)
 
     def _forget(self, worker: int) -> None:
         self.proven.discard(worker)

@@ -17,7 +17,7 @@ import msgspec
 from kvproof.fuzz.campaigns.devices import CANARY_SECONDS, ORDER_SECONDS, device_of
 from kvproof.fuzz.campaigns.orders import Answer, Failed, Job, Lost, Order, Result
 from kvproof.fuzz.campaigns.work import SHRINK_SECONDS, Find, Worker
-from kvproof.fuzz.processes import forking, process_context
+from kvproof.fuzz.processes import forking, kill_with_parent, process_context
 from kvproof.properties.lockstep import show_life_to
 
 SEED_BYTES: Final = 96
@@ -147,7 +147,7 @@ class LocalCrew:
         seed = self.context.Array("c", SEED_BYTES, lock=False)
         note = None if self.notes is None else self.notes / str(number)
         device = device_of(number) if self.job.devices else None
-        arguments = (self.job, self.find, self.campaign, theirs, ours, beat, seed, note, device)
+        arguments = (self.job, self.find, self.campaign, theirs, ours, beat, seed, note, device, os.getpid())
         process = self.context.Process(target=_work, args=arguments, daemon=True)
         with forking():
             process.start()
@@ -170,8 +170,10 @@ def _work(
     seed: Any,  # noqa: ANN401
     note: Path | None,
     device: str | None,
+    parent: int,
 ) -> None:
     """A worker process: do orders until nobody sends any."""
+    kill_with_parent(parent)
     parents_end.close()  # else this end stays open here, and the loss of the parent never shows
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
