@@ -148,10 +148,10 @@ def _keep_failures(console: Console, failures: Path, conductor: Conductor) -> No
 
 
 def _write_issue(place: Path, conductor: Conductor, target: str, adapter: type, *, seed: int) -> None:
-    """The text of an issue, if anything new was found."""
+    """The text of an issue, if anything was found that is neither known nor waived."""
     from kvproof.fuzz.reports.issue import issue
 
-    fresh = [cause.first for cause in conductor.fresh_causes()]
+    fresh = [cause.first for cause in conductor.fresh_causes() if cause.first.law not in conductor.plan.waived]
     if fresh:
         write_output(place, "--issue", issue(fresh, target, adapter, seed=seed, programs=conductor.programs_here).encode())
 

@@ -78,8 +78,21 @@ def test_an_issue_tells_of_each_law_the_shortest_failure_and_counts_the_others()
     text = issue([longer, longer, found], "toys:Leaky", Leaky, seed=7, programs=40)
     assert text.count(f"## {found.law}") == text.count("```python") == 1
     assert "found 3 new failures" in text
-    assert "The failure files have 2 more failures of this law" in text
+    assert "The failure files have 2 more failures of this law, each with another cause." in text
+    assert re.search(rf"It is in the failure file `{found.law}-[0-9a-f]{{8}}\.json`", text)
     assert "the longer one" not in text.lower()
+
+
+def test_an_issue_does_not_speak_of_a_waived_law(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    waiver = '[[waiver]]\nlaw = "pool-conserved"\ntarget = "bug:trimmed-blocks-are-lost"\nreason = "known"\nreference = "#1"\n'
+    (tmp_path / "waivers.toml").write_text(waiver)
+    arguments = ["fuzz", "bug:trimmed-blocks-are-lost", "--programs", "60", "-n", "1", "--seed", "1", "--issue", "issue.md"]
+    assert main([*arguments, "--directory", "one"]) == 1
+    assert (tmp_path / "issue.md").read_text().count("\n## ") == 1
+    (tmp_path / "issue.md").unlink()
+    assert main([*arguments, "--directory", "two", "--waivers", "waivers.toml"]) == 0
+    assert not (tmp_path / "issue.md").exists()
 
 
 def test_an_issue_fits_into_what_github_takes():

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from kvproof.fuzz.campaigns.folder import file_name
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.reports import wording
 from kvproof.fuzz.reports.source import pytest_source
@@ -66,9 +67,10 @@ def _section(findings: Sequence[Finding], adapter: type) -> list[str]:
         lines += ["The smallest case:", "", "```python", program, "```", ""]
     else:
         lines += [*_steps(program), "As a test:", "", "```python", pytest_source(program, adapter).rstrip("\n"), "```", ""]
+        lines += [f"It is in the failure file `{file_name(finding)}`.", ""]
     if len(findings) > 1:
         more = wording.counted(len(findings) - 1, "more failure")
-        lines += [f"The failure files have {more} of this law, with other programs.", ""]
+        lines += [f"The failure files have {more} of this {'law' if finding.law else 'kind'}, each with another cause.", ""]
     return lines
 
 
