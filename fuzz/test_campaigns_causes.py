@@ -68,6 +68,14 @@ def test_what_takes_the_same_operations_goes_together_whoever_does_them():
     assert set(cause.variants) == {CHILD_FIRST, PARENT_FIRST, ANOTHER_ASKS, EVICTED_TOO} - {cause.first}
 
 
+def test_a_longer_program_that_takes_less_shows_that_the_rest_is_not_needed_and_the_shortest_is_shown():
+    longer = found(Fork(0, 1), Admit(2, (1,)), Extend(0, 1), Commit(0), Extend(2, 1))
+    [cause] = causes([CHILD_FIRST, SWAPPED, longer])
+    assert cause.first in (CHILD_FIRST, SWAPPED)
+    assert longer in cause.variants
+    assert len(causes([CHILD_FIRST, SWAPPED])) == 2
+
+
 @pytest.mark.parametrize("other", [SWAPPED, AT_RELEASE, msgspec.structs.replace(CHILD_FIRST, law="own-content")])
 def test_another_operation_another_end_or_another_law_stays_apart(other):
     assert len(causes([CHILD_FIRST, other])) == 2

@@ -4,8 +4,9 @@
         cause.first, cause.variants       # the shortest program, and the others
 
 One fault shows in many shapes: the parent of a fork lets go first, or its child does; with a request more, or a block more. What tells faults apart is *what it takes*: the
-kinds of operation beside those that every program has, the fields of namespaces, and drafts. A failure is a variant of a shorter one if both break one law at one kind of
-operation, and it takes all that the shorter one takes. It may still be a fault of its own, so it is kept as it is, and once the shorter one is mended it stands for itself.
+kinds of operation beside those that every program has, the fields of namespaces, and drafts. A failure goes with another one if both break one law at one kind of operation, and
+it takes all that the other one takes: whatever it takes besides, the fault does without. It may still be a fault of its own, so it is kept as it is, and once the other one is
+mended it stands for itself.
 
 What the causes are depends on the set of findings alone, not on the order in which they came or on who found them.
 """
@@ -13,7 +14,7 @@ What the causes are depends on the set of findings alone, not on the order in wh
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -49,23 +50,29 @@ def cause_name(finding: Finding) -> str:
 
 def causes(findings: Iterable[Finding]) -> list[Cause]:
     """The findings by cause, those with the shortest programs first."""
-    found: list[list[Finding]] = []
-    for finding in sorted(findings, key=_rank):
-        known = next((members for members in found if _is_variant(finding, members[0])), None)
-        if known is None:
-            found.append([finding])
-        else:
-            known.append(finding)
-    return [Cause(cause_name(first), first, tuple(variants)) for first, *variants in found]
+    ranked = sorted(findings, key=_rank)
+    signs = dict.fromkeys(map(_sign, ranked))
+    least = [sign for sign in signs if not any(other != sign and _goes_with(sign, other) for other in signs)]
+    found: dict[_Sign, list[Finding]] = {}
+    for finding in ranked:
+        home = next(sign for sign in least if _goes_with(_sign(finding), sign))
+        found.setdefault(home, []).append(finding)
+    return [Cause(cause_name(first), first, tuple(variants)) for first, *variants in found.values()]
 
 
-def _is_variant(finding: Finding, shorter: Finding) -> bool:
-    one, two = finding.program, shorter.program
-    if finding.law != shorter.law:
-        return False
-    if not finding.law or isinstance(one, str) or isinstance(two, str):  # faults and cases are told apart by what they are
-        return identity(finding) == identity(shorter)
-    return _breaks_at(one.ops) == _breaks_at(two.ops) and takes(two.ops) <= takes(one.ops)
+_Sign: TypeAlias = tuple[str, str, frozenset[str]]
+"""What is broken, at which kind of operation, and what it takes."""
+
+
+def _sign(finding: Finding) -> _Sign:
+    program = finding.program
+    if not finding.law or isinstance(program, str):  # faults and cases are told apart by what they are
+        return identity(finding), "", frozenset()
+    return finding.law, _breaks_at(program.ops), takes(program.ops)
+
+
+def _goes_with(one: _Sign, other: _Sign) -> bool:
+    return one[:2] == other[:2] and one[2] >= other[2]
 
 
 def _breaks_at(ops: tuple[Op, ...]) -> str:
