@@ -34,7 +34,18 @@ class TwoLeaks(Toy):
         super().release(seq, reason)
 
 
-TARGETS["two"] = TwoLeaks
+class SecondLeak(Toy):
+    """The second of two faults, the first of which is mended: a sequence that was preempted once loses its last block when it is cancelled."""
+
+    def release(self, seq, reason):
+        if reason == "preempt":
+            self.preempted = seq
+        elif reason == "cancel" and getattr(self, "preempted", None) == seq:
+            self.rows[seq] = self.rows[seq][:-1]
+        super().release(seq, reason)
+
+
+TARGETS |= {"two": TwoLeaks, "second": SecondLeak}
 
 BEGUN = (Admit(0, (1, 1)), Extend(0, 2), Commit(0))
 
@@ -124,6 +135,17 @@ def test_two_faults_behind_one_law_are_both_told():
     told = {finding.program.ops[-1].reason for finding in report.violations if finding.law == "pool-conserved"}
     assert told == {"cancel", "preempt"}
     assert len(report.violations) + len(report.variants) == len(conductor.broken())
+
+
+def test_a_fault_that_went_with_another_one_stands_for_itself_once_that_is_mended():
+    first = finding_of(program(Admit(0, (1,)), Extend(0, 1), Release(0, "cancel"), law="no-leak"))
+    second = finding_of(program(Admit(0, (1,)), Extend(0, 1), Release(0, "preempt"), Extend(0, 1), Release(0, "cancel"), law="no-leak"))
+    assert [(cause.first, cause.variants) for cause in causes([first, second])] == [(first, (second,))]
+    store = new_store("second")
+    for finding in (first, second):
+        store.keep_finding(finding)
+    [cause] = run_campaign("second", store=store, mode="replay").causes()
+    assert (identity(cause.first), cause.variants) == (identity(second), ())
 
 
 def test_a_further_shape_of_a_known_cause_is_no_news():
