@@ -189,6 +189,15 @@ def test_what_stands_for_a_cause_is_made_shorter_and_takes_the_place_of_the_long
     assert sorted(batch for _, batch in conductor.records if batch >= 0) == list(range(8))
 
 
+def test_a_shorter_program_that_breaks_another_law_takes_nobodys_place():
+    conductor = run_campaign("leaky", programs=60)
+    known = conductor.causes()[0].first
+    violation = msgspec.structs.replace(known.program.violation, law="own-content")
+    other = finding_of(msgspec.structs.replace(known.program, ops=known.program.ops[1:], violation=violation))
+    conductor._replace(known, other)
+    assert {identity(known), identity(other)} <= set(conductor.findings)
+
+
 # -- files ------------------------------------------------------------------------------------------------------------------------------------------
 
 

@@ -57,7 +57,7 @@ REPLAYED_AT_ONCE: Final = 50
 """Kept programs of one order that replays them."""
 
 SHRINK_AGAIN_SHARE: Final = 0.1
-"""Share of the workers' time that is spent on making what stands for a cause shorter. What is still long hides that it is another failure with something besides."""
+"""Share of the workers' time that is spent on making what stands for a cause shorter. What is still long does not show that it is another failure with something besides."""
 
 NO_BATCH: Final = -1
 """The number of an order that leaves no record."""
@@ -457,7 +457,7 @@ class Conductor:
         self.shrunk_again.add(key)
         met = key in self.findings
         self._keep_finding(shorter)
-        if key == old:
+        if key == old or shorter.law != finding.law:  # a leak that was made shorter may break another law: both are told
             return
         if not met and old in self.seen_again:  # no news either
             self.new.remove(key)
