@@ -17,7 +17,7 @@ from kvproof.kernels.laws.watching import watch_copies
 from kvproof.kernels.machine import Machine, MachineError, Violation
 from kvproof.kernels.machine.errors import EndlessLoopError
 from kvproof.kernels.machine.limits import CALL_SECONDS, CallStopped, call_limit
-from kvproof.kernels.machine.lower import Lowered
+from kvproof.kernels.machine.lower import Constants, Lowered
 
 _TF32_DOT = re.compile(r"tt\.dot .*inputPrecision = tf32.* : tensor<[\dx]*f32> \*")
 MAX_RECORDED_LAUNCHES = 64
@@ -29,7 +29,7 @@ class Launch:
 
     program: Any
     bound: dict[str, Any]
-    constants: frozenset[str]
+    constants: Constants
     grid: tuple[int, int, int]
 
 
@@ -81,7 +81,7 @@ def call(
     end.
     """
     result = Call(scene)
-    machine = Machine()
+    machine = Machine(order_seed=scene.case.seed)
 
     def listen(lowered: Lowered, bound: dict[str, Any], grid: tuple[int, int, int]) -> None:
         if watched:
@@ -110,6 +110,9 @@ def call(
             # A compilation error has its place in the first line and its reason in the last.
             result.error = f"{type(error).__name__}: {' ... '.join(dict.fromkeys(lines[:1] + lines[-1:]))}"
     result.violations, result.launch_count = list(machine.violations), machine.launches
+    asserted = next((seen for seen in result.violations if seen.kind == "assertion"), None)
+    if asserted is not None and not result.error:
+        result.error = f"a failed {asserted}"
     return result
 
 

@@ -7,6 +7,7 @@ environment and the frame, for operations that touch memory, programs or control
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -98,6 +99,14 @@ def step(*names: str) -> Callable[[Callable[[Op, Builder], Step]], Callable[[Op,
     return register
 
 
+_INSTEAD = {
+    "tt.elementwise_inline_asm": "inline assembly; write that step in Triton's language where a constexpr says so, to have the rest judged"
+}
+"""What a user can do about an operation that will never be implemented."""
+
+_DIVISIBILITY = re.compile(r"tt\.divisibility = dense<(\d+)>")
+
+
 class Builder:
     """Compiles one function of a program."""
 
@@ -147,7 +156,22 @@ class Builder:
         return CompiledRegion(self.block(region.body), tuple(sorted(_free_values(region.body))))
 
     def step(self, op: Op) -> Step:
-        """The closure of one operation."""
+        """The closure of one operation, and of what the kernel promises of its result."""
+        action, hint = self._step(op), _DIVISIBILITY.search(op.text)
+        if hint is None or len(op.results) != 1 or self.type(op.results[0]).shape or self.type(op.results[0]).is_pointer:
+            return action
+        # Of tiles the promise is about the first element of each run, and kernels make it where a mask hides the others: only scalars are held to it.
+        divisor, (out,) = int(hint.group(1)), op.results
+
+        def run(env: Env, frame: Frame) -> None:
+            action(env, frame)
+            value = dense(env[out])
+            if (value % divisor).any():
+                frame.run.assertion(op, f"tl.multiple_of promises multiples of {divisor}", value % divisor == 0, frame)
+
+        return run
+
+    def _step(self, op: Op) -> Step:
         if op.name in ("tt.bitcast", "arith.select") and self.type(op.results[0]).is_pointer:
             return STEPS["pointer " + op.name](op, self)
         if op.name in STEPS:
@@ -155,7 +179,7 @@ class Builder:
         if op.name in PURE:
             self._keep_root(op)
             return _pure_step(op, PURE[op.name](op, self))
-        raise self.unsupported(op)
+        raise self.unsupported(op, _INSTEAD.get(op.name, ""))
 
     def _keep_root(self, op: Op) -> None:
         """Pointers reshaped, moved or selected among equals keep their argument."""

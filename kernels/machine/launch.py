@@ -18,7 +18,7 @@ from kvproof.kernels.machine import ops_arith, ops_extern, ops_flow, ops_memory,
 from kvproof.kernels.machine.build import CompiledFunction, Frame, compile_program
 from kvproof.kernels.machine.errors import EndlessLoopError, MachineError
 from kvproof.kernels.machine.ir import Function, Op, element_bytes
-from kvproof.kernels.machine.lower import lower
+from kvproof.kernels.machine.lower import Constants, lower
 from kvproof.kernels.machine.memory import Memory
 from kvproof.kernels.machine.numerics import Array, container
 from kvproof.kernels.machine.traffic import Traffic
@@ -75,11 +75,12 @@ class Machine:
     """Runs Triton kernels on CPU tensors and records what they may not do.
 
     `strict` raises `MachineError` at the end of the first launch with a violation; otherwise they collect in `violations`. `chunk_elements`
-    bounds memory: programs of a grid run together while the largest tile times their number stays below it.
+    bounds memory: programs of a grid run together while the largest tile times their number stays below it. Programs run in the order of their
+    numbers, or shuffled by `order_seed`: on a device any may come first, which shows where they meet in atomics.
     """
 
-    def __init__(self, *, strict: bool = False, chunk_elements: int = CHUNK_ELEMENTS) -> None:
-        self.strict, self.chunk_elements = strict, chunk_elements
+    def __init__(self, *, strict: bool = False, chunk_elements: int = CHUNK_ELEMENTS, order_seed: int | None = None) -> None:
+        self.strict, self.chunk_elements, self.order_seed = strict, chunk_elements, order_seed
         self.memory = Memory()
         self.violations_found = Violations()
         self.printed: list[tuple[str, tuple[Array, ...]]] = []
@@ -142,9 +143,11 @@ class Machine:
         traffic = Traffic(self.memory, views, compiled.stored_roots, grid, function.name, self.violations_found)
         run = Run(function.name, grid, traffic, self)
         count, chunk = math.prod(grid), max(1, self.chunk_elements // _largest_tile(function))
+        order = None if self.order_seed is None else np.random.default_rng(self.order_seed).permutation(count)
         with np.errstate(all="ignore"):
             for start in range(0, count, chunk):
-                ops_flow.run_function(compiled, arguments, Frame(np.arange(start, min(start + chunk, count)), run))
+                ids = np.arange(start, min(start + chunk, count)) if order is None else order[start : start + chunk]
+                ops_flow.run_function(compiled, arguments, Frame(ids, run))
 
 
 def _redirect(machine: Machine) -> Any:
@@ -175,19 +178,20 @@ def _grid(grid: Any) -> tuple[int, int, int]:
     return x, y, z
 
 
-def flatten(bound: dict[str, Any], constants: frozenset[str]) -> list[Any]:
+def flatten(bound: dict[str, Any], constants: Constants) -> list[Any]:
     """Launch arguments in the order of the compiled function: tuples and descriptors become their parts, constants and ones vanish."""
     flat: list[Any] = []
-    for name, value in bound.items():
-        if name not in constants:
-            _flatten_value(value, flat)
+    for place, value in enumerate(bound.values()):
+        _flatten_value(value, (place,), constants, flat)
     return flat
 
 
-def _flatten_value(value: Any, flat: list[Any]) -> None:
+def _flatten_value(value: Any, path: tuple[int, ...], constants: Constants, flat: list[Any]) -> None:
+    if path in constants:
+        return
     if isinstance(value, (tuple, list)):
-        for part in value:
-            _flatten_value(part, flat)
+        for place, part in enumerate(value):
+            _flatten_value(part, (*path, place), constants, flat)
     elif type(value).__name__ == "TensorDescriptor":
         # Triton passes the sizes twice: once inside the lowered descriptor, once as arguments of their own.
         sizes = [*value.shape, *value.strides]

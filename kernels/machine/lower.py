@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeAlias
 
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -24,18 +24,21 @@ OPTIONS = {"enable_fp_fusion": False, "debug": True, "sanitize_overflow": False}
 MAX_CACHED_PROGRAMS = 512
 """Kernels times specialisations kept; the oldest goes first."""
 
+Constants: TypeAlias = frozenset[tuple[int, ...]]
+"""Where the compiler took a value for a constant: the place of a parameter, and behind it the places within tuples."""
+
 
 @dataclasses.dataclass
 class Lowered:
-    """A specialised kernel: `program` takes the launch arguments called `parameters`, flattened, in order."""
+    """A specialised kernel: `program` takes the launch arguments `bound`, flattened, in order, without those at `constants`."""
 
     program: Program
     ttir: str
     bound: dict[str, Any]
-    constants: frozenset[str]
+    constants: Constants
 
 
-_cache: dict[tuple[int, str], tuple[JITFunction[Any], Program, str, frozenset[str]]] = {}
+_cache: dict[tuple[int, str], tuple[JITFunction[Any], Program, str, Constants]] = {}
 _binders: dict[int, tuple[JITFunction[Any], Any]] = {}
 _backend: Any = None
 
@@ -50,7 +53,7 @@ def lower(function: JITFunction[Any], args: tuple[Any, ...], kwargs: dict[str, A
         parsed, signature, constexprs, attrs = function._pack_args(backend, {**options}, bound, specialization, options)
         source = ASTSource(function, signature, constexprs, attrs)
         text = _ttir(source, backend, parsed)
-        constants = frozenset(name for name, kind in signature.items() if kind == "constexpr")
+        constants = frozenset(constexprs)
         if len(_cache) >= MAX_CACHED_PROGRAMS:
             _cache.pop(next(iter(_cache)))
         _cache[key] = (function, parse(text), text, constants)

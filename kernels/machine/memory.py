@@ -11,7 +11,7 @@ import dataclasses
 import gc
 import math
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -158,6 +158,13 @@ class View:
         return sorted(pairs, key=lambda pair: -pair[1])
 
 
+def _living() -> Iterator[torch.Tensor]:
+    """All tensors of the process that lie in plain memory."""
+    for found in gc.get_objects():
+        if type(found) is torch.Tensor and found.device.type == "cpu" and found.layout == torch.strided:
+            yield found
+
+
 class Memory:
     """All storages that kernels may reach. Tensors passed to a launch are adopted by it; others must be adopted before pointers to them are
     read.
@@ -207,15 +214,22 @@ class Memory:
         at = bisect.bisect_right(self._bases, address) - 1
         if at >= 0 and address < self._bases[at] + self._storages[at].data.size:
             return self._storages[at]
-        for tensor in (
-            found
-            for found in gc.get_objects()
-            if type(found) is torch.Tensor and found.device.type == "cpu" and found.layout == torch.strided
-        ):
+        for tensor in _living():
             raw = tensor.untyped_storage()
             if raw.data_ptr() <= address < raw.data_ptr() + raw.nbytes():
                 return self.adopt(tensor)
         return None
+
+    def nowhere(self, addresses: Array) -> Array:
+        """Which addresses lie in no tensor that is alive in the process, known or not: a wild pointer has a tile of them, and a search takes long."""
+        storages = [tensor.untyped_storage() for tensor in _living()]
+        spans = {raw.data_ptr(): raw.nbytes() for raw in storages} | {held.base: held.data.size for held in self._storages}
+        bases = np.array(sorted(spans), np.int64)
+        if not len(bases):
+            return np.ones(addresses.shape, np.bool_)
+        at = np.searchsorted(bases, addresses, "right") - 1
+        sizes = np.array([spans[base] for base in bases.tolist()], np.int64)
+        return np.asarray((at < 0) | (addresses - bases[at] >= sizes[at]))
 
     def release_unwatched(self) -> None:
         """Let go of the storages about which nothing was declared; a launch adopts them again."""

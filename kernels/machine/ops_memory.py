@@ -10,6 +10,7 @@ import numpy as np
 from kvproof.kernels.machine.build import ABSOLUTE, Builder, Env, Frame, Step, step
 from kvproof.kernels.machine.ir import Op, element_bytes
 from kvproof.kernels.machine.numerics import Array, container, decode, encode, rounder, unsigned
+from kvproof.kernels.machine.order import semantics
 from kvproof.kernels.machine.traffic import Site
 from kvproof.kernels.machine.values import Outer, add, dense
 
@@ -140,7 +141,7 @@ def _atomic_rmw(op: Op, builder: Builder) -> Step:
     """Serialised, program by program and lane by lane in order."""
     site = _site(op, builder, "atomic")
     builder.stored_roots.add(site.root)
-    name = op.text.split()[1].rstrip(",")
+    name, how = op.text.split()[1].rstrip(","), semantics(op.text)
     if name not in _ATOMIC:
         raise builder.unsupported(op, name)
     function, is_unsigned = _ATOMIC[name]
@@ -156,12 +157,15 @@ def _atomic_rmw(op: Op, builder: Builder) -> Step:
         shape = (len(frame.ids), *site.shape)
         old = np.zeros(shape, container(site.elem))
         news = np.broadcast_to(dense(env[values]), shape).ravel()
-        for view, lanes, index in frame.run.traffic.flat_lanes(site, env[pointer], _mask(env, mask), frame):
+        parts = frame.run.traffic.flat_lanes(site, env[pointer], _mask(env, mask), frame)
+        for view, lanes, index in parts:
             flat = view.elements(site.elem)
             for at in _rounds(index):
                 before = decode(site.elem, flat[index[at]])
                 old.ravel()[lanes[at]] = before
                 flat[index[at]] = encode(site.elem, apply(before, news[lanes[at]]))
+        if site.shape == ():
+            frame.run.traffic.synchronise(how, parts, np.ones(len(frame.ids), np.bool_), frame)
         for out in op.results:
             env[out] = old
 
@@ -183,18 +187,22 @@ def _atomic_cas(op: Op, builder: Builder) -> Step:
     site = _site(op, builder, "atomic")
     builder.stored_roots.add(site.root)
     pointer, compare, values = op.operands
+    how = semantics(op.text)
 
     def run(env: Env, frame: Frame) -> None:
         shape = (len(frame.ids), *site.shape)
         old = np.zeros(shape, container(site.elem))
         wanted = np.broadcast_to(dense(env[compare]), shape).ravel()
         news = np.broadcast_to(dense(env[values]), shape).ravel()
-        for view, lanes, index in frame.run.traffic.flat_lanes(site, env[pointer], None, frame):
+        parts = frame.run.traffic.flat_lanes(site, env[pointer], None, frame)
+        for view, lanes, index in parts:
             flat = view.elements(site.elem)
             for at in _rounds(index):
                 before = decode(site.elem, flat[index[at]])
                 old.ravel()[lanes[at]] = before
                 flat[index[at]] = encode(site.elem, np.where(before == wanted[lanes[at]], news[lanes[at]], before))
+        if site.shape == ():
+            frame.run.traffic.synchronise(how, parts, np.broadcast_to(old.ravel() == wanted, len(frame.ids)), frame)
         for out in op.results:
             env[out] = old
 

@@ -158,10 +158,16 @@ def _histogram(op: Op, builder: Builder) -> Step:
     return run
 
 
-@step("tt.debug_barrier", "gpu.barrier", "ttg.barrier", "tt.assume", "llvm.intr.assume")
+@step("tt.debug_barrier", "gpu.barrier", "ttg.barrier")
 def _nothing(_op: Op, _builder: Builder) -> Step:
-    # Programs run in step, so a barrier inside one has nothing to wait for; assumptions speak to the optimiser.
+    # Programs run in step, so a barrier inside one has nothing to wait for.
     return lambda _env, _frame: None
+
+
+@step("tt.assume", "llvm.intr.assume")
+def _assume(op: Op, _builder: Builder) -> Step:
+    # The optimiser may build on an assumption, so that a false one makes anything of the kernel.
+    return _asserting(op, "tl.assume does not hold")
 
 
 @step("tt.print")
@@ -176,7 +182,10 @@ def _print(op: Op, _builder: Builder) -> Step:
 
 @step("tt.assert", "cf.assert")
 def _assert(op: Op, _builder: Builder) -> Step:
-    message = op.text.split('"')[1] if '"' in op.text else "assertion failed"
+    return _asserting(op, op.text.split('"')[1] if '"' in op.text else "assertion failed")
+
+
+def _asserting(op: Op, message: str) -> Step:
     (condition, *_) = op.operands
 
     def run(env: Env, frame: Frame) -> None:

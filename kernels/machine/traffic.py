@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Protocol
 
 import numpy as np
 
+from kvproof.kernels.machine.conflicts import Conflicts
 from kvproof.kernels.machine.ir import Location, element_bytes
-from kvproof.kernels.machine.memory import Memory, Storage, View, Watch, sparse_bytes
+from kvproof.kernels.machine.memory import Memory, View, Watch
 from kvproof.kernels.machine.numerics import Array, container, decode, encode
+from kvproof.kernels.machine.order import Semantics
 from kvproof.kernels.machine.values import Outer, Value, dense
 from kvproof.kernels.machine.violations import Kind, Violation, Violations
 
@@ -40,7 +43,7 @@ class Traffic:
         self.memory, self.views, self.grid, self.kernel, self.found = memory, views, grid, kernel, found
         unknown = -1 in written
         self._tracked = {id(view.storage) for root, view in views.items() if unknown or root in written}
-        self._shadows: dict[int, tuple[int, Array, Array]] = {}
+        self.conflicts = Conflicts(math.prod(grid))
         self._serves: Array | None = None
         self._allowed: dict[int, Array] = {}
 
@@ -83,6 +86,16 @@ class Traffic:
             lanes = np.flatnonzero(whole)
             result.append((view, lanes, part.ravel()[lanes]))
         return result
+
+    def synchronise(self, how: Semantics, lanes: list[tuple[View, Array, Array]], wrote: Array, programs: Programs) -> None:
+        """The order that an atomic operation on scalars makes between programs; lanes as from `flat_lanes`, in the order of serving."""
+        if how.acquires or how.releases:
+            served = (
+                (int(programs.ids[lane]), view.base + int(index) * view.itemsize, bool(wrote[lane]))
+                for view, part, indices in lanes
+                for lane, index in zip(part, indices, strict=True)
+            )
+            self.conflicts.order.synchronise(how, served)
 
     # Loads -----------------------------------------------------------------------------------------------------------
 
@@ -153,7 +166,7 @@ class Traffic:
             first = int(address[todo][0])
             held = self.memory.find(first)
             if held is None:
-                hit = todo & (address == first)
+                hit = todo & ((address == first) | self.memory.nowhere(address))
                 self._report("unknown-address", site, None, hit, address, programs, "no known tensor lies at this address")
             else:
                 hit = todo & (address >= held.base) & (address < held.base + held.data.size)
@@ -211,7 +224,7 @@ class Traffic:
             self._check_watch(site, view, safe, mask, programs)
             if site.access == "load":
                 self._check_initialised(site, view, safe, mask, programs)
-            if id(view.storage) in self._tracked and site.access != "atomic":
+            if id(view.storage) in self._tracked:
                 self._check_conflicts(site, view, safe, mask, programs, data)
         return mask
 
@@ -281,55 +294,29 @@ class Traffic:
             self._report("uninitialised-read", site, view, bad, index, programs, "nothing was ever written there")
 
     def _check_conflicts(self, site: Site, view: View, index: Array, mask: Array | None, programs: Programs, data: Array | None) -> None:
-        writer, reader, place = self._shadow(view.storage, view, index)
+        shadow = self.conflicts.shadow(view.storage, view.itemsize)
+        # An access of another width than the first one is tracked by its first byte: enough to see two programs on the same element.
+        place = (index * view.itemsize + view.offset_bytes) // shadow.grain
         shape = np.broadcast_shapes((len(programs.ids),) + (1,) * (place.ndim - 1), place.shape, () if mask is None else mask.shape)
-        own = np.broadcast_to((programs.ids + 1).astype(np.int32).reshape((-1,) + (1,) * (place.ndim - 1)), shape)
+        own = np.broadcast_to(programs.ids.astype(np.int32).reshape((-1,) + (1,) * (place.ndim - 1)), shape)
         place = np.broadcast_to(place, shape)
         active = np.ones(shape, np.bool_) if mask is None else np.broadcast_to(mask, shape)
         at, me = place[active], own[active]
-        before = writer[at]
+
+        def report(kind: Kind, clash: Array, what: str) -> None:
+            self._report_clash(kind, site, view, index, active, clash, programs, f"another program of this launch {what}")
+
         if site.access == "load":
-            clash = (before != 0) & (before != me)
-            self._report_clash(
-                "read-write-conflict",
-                site,
-                view,
-                index,
-                active,
-                clash,
-                programs,
-                "another program of this launch wrote it; their order is not defined",
-            )
-            seen = reader[at]
-            reader[at] = np.where((seen == 0) | (seen == me), me, -1)
-            reader[at[reader[at] != me]] = -1
-            return
-        seen = reader[at]
-        clash = (seen != 0) & (seen != me)
-        self._report_clash(
-            "read-write-conflict",
-            site,
-            view,
-            index,
-            active,
-            clash,
-            programs,
-            "another program of this launch read it; their order is not defined",
-        )
-        writer[at] = me
-        # Programs that write the same bits do not disagree: only differing values make the order visible.
-        assert data is not None
-        bits = encode(site.elem, np.ascontiguousarray(np.broadcast_to(data, shape)[active]))
-        clash = (before != 0) & (before != me) & (view.elements(site.elem)[np.broadcast_to(index, shape)[active]] != bits)
-        last = np.zeros(0, np.bool_)
-        shared = writer[at] != me
-        if shared.any():
-            final = dict(zip(at.tolist(), bits.tolist(), strict=True))
-            last = np.array([final[where] != value for where, value in zip(at.tolist(), bits.tolist(), strict=True)])
-            clash |= shared & last
-        self._report_clash(
-            "write-conflict", site, view, index, active, clash, programs, "another program of this launch wrote a different value there"
-        )
+            report("read-write-conflict", self.conflicts.load(shadow, at, me), "wrote it; their order is not defined")
+        elif site.access == "atomic":
+            report("write-conflict", self.conflicts.atomic(shadow, at, me), "wrote it without an atomic; their order is not defined")
+        else:
+            assert data is not None
+            bits = encode(site.elem, np.ascontiguousarray(np.broadcast_to(data, shape)[active]))
+            differs = view.elements(site.elem)[np.broadcast_to(index, shape)[active]] != bits
+            read, wrote = self.conflicts.store(shadow, at, me, bits, differs)
+            report("read-write-conflict", read, "read it; their order is not defined")
+            report("write-conflict", wrote, "wrote a different value there")
 
     def _report_clash(
         self, kind: Kind, site: Site, view: View, index: Array, active: Array, clash: Array, programs: Programs, detail: str
@@ -338,16 +325,6 @@ class Traffic:
             where = np.zeros(active.shape, np.bool_)
             where[active] = clash
             self._report(kind, site, view, where, index, programs, detail)
-
-    def _shadow(self, held: Storage, view: View, index: Array) -> tuple[Array, Array, Array]:
-        """Last writer and reader (program + 1, -1 for several readers) of each element, and the place of each index in them."""
-        if id(held) not in self._shadows:
-            count = -(-held.data.size // view.itemsize)
-            made = [sparse_bytes(4 * count).view(np.int32) for _ in range(2)]
-            self._shadows[id(held)] = (view.itemsize, made[0], made[1])
-        grain, writer, reader = self._shadows[id(held)]
-        # An access of another width than the first one is tracked by its first byte: enough to see two programs on the same element.
-        return writer, reader, (index * view.itemsize + view.offset_bytes) // grain
 
     def _report(
         self, kind: Kind, site: Site, view: View | None, bad: Array, index: Array, programs: Programs, detail: str, owner: str = ""
