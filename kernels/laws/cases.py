@@ -35,6 +35,16 @@ MANY_SEQUENCES = 33
 SOFT_CAPS = (2.0, 30.0)
 """One that bends most scores, and one as models have it, which bends large scores only."""
 
+PEAKS = (6.0, 48.0)
+"""Factors of the queries of peaked cases, sequence by sequence in turn: scores of twenty, and scores beyond 88, where `exp` of float32 overflows
+unless the largest score is taken from all of them first.
+"""
+
+ZERO_ROWS_EVERY = 9
+"""Of rows that are quantised some are zeros, which have no largest magnitude to divide by: of keys and of values those of different tokens,
+and of the first head alone.
+"""
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -81,6 +91,10 @@ class Case:
         """Keyword arguments of attention, only those that the case has: an adapter need not know the others."""
         options = {"query_lens": query_lens, "window": self.window, "sinks": sinks, "soft_cap": self.soft_cap}
         return {"scale": scale} | {name: value for name, value in options.items() if value is not None}
+
+    def peak(self, seq: int) -> float:
+        """What the queries of a sequence are multiplied by."""
+        return PEAKS[seq % len(PEAKS)] if self.peaked else 1.0
 
     @property
     def key_size(self) -> int:
@@ -273,8 +287,12 @@ def _as_kind(case: Case, kind: str, capabilities: KernelCapabilities, rng: rando
     if not case.rope:
         case = _with_options(case, capabilities, rng, turn)
     if kind == "prefill":
-        lens = tuple(length or 1 for length in case.lens)
-        queries = tuple(rng.choice([length, 1, max(1, length // 2)]) if length <= 40 else rng.randint(1, 20) for length in lens)
+        # In every other turn empty sequences stay, without a query, as padded lanes of captured graphs do.
+        lens = case.lens if turn % 2 == 0 and any(case.lens) else tuple(length or 1 for length in case.lens)
+        queries = tuple(
+            rng.choice([length, min(length, 1), max(min(length, 1), length // 2)]) if length <= 40 else rng.randint(1, 20)
+            for length in lens
+        )
         return dataclasses.replace(case, lens=lens, query_lens=queries)
     return case
 

@@ -126,6 +126,8 @@ def batch_invariant(judgement: Judgement) -> str | None:
         starts.append(starts[-1] + count)
     lens = judgement.case.lens
     for seq in sorted({0, len(lens) - 1, lens.index(max(lens))}):
+        if starts[seq] == starts[seq + 1]:
+            continue  # an empty sequence of a prefill has no rows
         alone = judgement.again(only=seq)
         if alone.error or alone.output is None:
             return f"sequence {seq} alone: {alone.error}"

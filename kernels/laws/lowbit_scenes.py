@@ -13,7 +13,7 @@ import torch
 
 from kvproof.kernels import lowbit_reference
 from kvproof.kernels.contract import PagedKernels
-from kvproof.kernels.laws.cases import Case
+from kvproof.kernels.laws.cases import ZERO_ROWS_EVERY, Case
 from kvproof.kernels.laws.placing import first_block, place, tables_of
 from kvproof.kernels.laws.watching import no_slots, row_numbers, slots_like, watch_rows
 from kvproof.kernels.lowbit import PAGED, RINGS, LowBitPool, LowBitScheme
@@ -193,7 +193,7 @@ def build_low_bits(case: Case, *, garbage: float, rename: int = 0, only: int | N
     counts = case.query_lens or (1,) * len(case.lens)
     heads = case.kv_heads * case.ratio
     generator = torch.Generator().manual_seed(case.seed + 1)
-    queries = [torch.randn(count, heads, case.head_size, generator=generator) * (6.0 if case.peaked else 1.0) for count in counts]
+    queries = [torch.randn(count, heads, case.head_size, generator=generator) * case.peak(seq) for seq, count in enumerate(counts)]
     free = rings[len(case.lens) :].tolist()
     return LowBitScene(
         case,
@@ -242,11 +242,15 @@ def _quantised(case: Case, pool: LowBitPool, length: int) -> int:
 
 
 def _tokens(case: Case, seq: int, dtype: torch.dtype) -> torch.Tensor:
-    """Keys and values of a sequence, the same first tokens however long it is; channels of keys differ in size, as those of models do."""
+    """Keys and values of a sequence, the same first tokens however long it is; channels of keys differ in size, as those of models do, and the
+    last is zero throughout, as are some values: there a group has no range to divide by.
+    """
     generator = torch.Generator().manual_seed(case.seed * 1000003 + seq)
     rows = torch.randn(-(-case.lens[seq] // 256) * 256, 2, case.kv_heads, case.head_size, generator=generator)
     rows[:, 0] *= 1.0 + torch.arange(case.head_size) % 4
     rows[:, 1] += 1.0
+    rows[:, 0, :, -1] = 0.0
+    rows[1::ZERO_ROWS_EVERY, 1, 0] = 0.0
     return rows[: case.lens[seq]].to(dtype)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kvproof.kernels.contract import KVPool, PagedKernels
-from kvproof.kernels.laws.cases import Case
+from kvproof.kernels.laws.cases import ZERO_ROWS_EVERY, Case
 from kvproof.kernels.laws.placing import first_block, place, tables_of
 from kvproof.kernels.laws.watching import row_numbers, sequence_numbers, watch_pool, watch_rows
 from kvproof.kernels.machine.memory import Memory
@@ -153,7 +153,7 @@ def build(case: Case, *, garbage: str | None = None, rename: int = 0, only: int 
     generator = torch.Generator().manual_seed(case.seed + 1)
     heads = case.kv_heads * case.ratio
     counts = case.query_lens or (1,) * len(case.lens)
-    queries = [_normal(generator, (count, heads, case.key_size), case) * (6.0 if case.peaked else 1.0) for count in counts]
+    queries = [_normal(generator, (count, heads, case.key_size), case) * case.peak(seq) for seq, count in enumerate(counts)]
     store = _store_inputs(case, layout)
     target, target_slots = _move_target(case, len(store[2]))
     return Scene(
@@ -294,7 +294,11 @@ def _store_inputs(case: Case, layout: list[list[int]]) -> tuple[torch.Tensor, to
     generator = torch.Generator().manual_seed(case.seed + 5)
     order = torch.randperm(len(slots), generator=generator) if case.permuted else torch.arange(len(slots))
     shape = (len(slots), case.kv_heads, case.key_size)
-    key, value = (_strided(_normal(generator, shape, case).to(_dtype(case)), case) for _ in range(2))
+    rows = [_normal(generator, shape, case).to(_dtype(case)) for _ in range(2)]
+    if case.quantisation:
+        for first_zero, part in enumerate(rows, 1):
+            part[first_zero::ZERO_ROWS_EVERY, 0] = 0.0
+    key, value = (_strided(part, case) for part in rows)
     if case.rope:
         value = key[..., : case.head_size]
     return key, value, torch.tensor(slots, dtype=torch.int64)[order]

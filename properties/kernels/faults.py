@@ -80,6 +80,15 @@ FAULTS: dict[str, Fault] = {
     "the window is cut to whole blocks": one("paged-equals-contiguous", "(at >= first) & (at <= position)", "(at <= position)", "B65"),
     "query heads are dealt round": one("paged-equals-contiguous", "kv_head = head // RATIO", "kv_head = head % kv_heads"),
     "the last partial block is forgotten": one("paged-equals-contiguous", "(position + BLOCK) // BLOCK", "(position + 1) // BLOCK", "B89"),
+    "scores are not taken off their largest": one(
+        "paged-equals-contiguous", "new_largest = tl.maximum(largest, tl.max(score, 0))", "new_largest = tl.maximum(largest, 0.0)"
+    ),
+    "an assumption does not hold": one("paged-equals-contiguous", "first = 0\n", "first = 0\n    tl.assume(position > 0)\n"),
+    "a row is not the multiple it promises": one(
+        "paged-equals-contiguous",
+        "kv_head = head // RATIO",
+        "kv_head = tl.multiple_of(head + tl.program_id(0), 16) - tl.program_id(0)\n    kv_head = kv_head // RATIO",
+    ),
     "sums are not rescaled": one("paged-equals-contiguous", "acc = acc * shrink + ", "acc = acc + "),
     "scores are kept in bfloat16": one(
         "paged-equals-contiguous",
@@ -157,6 +166,11 @@ FAULTS: dict[str, Fault] = {
         "quantised-within-bound", "row.to(tl.float32) / tl.load(scale_ptr)", "row.to(tl.float32) * tl.load(scale_ptr)"
     ),
     "int8 wastes a bit": one("quantised-within-bound", "largest / 127.0", "largest / 63.0"),
+    "int8 divides rows of zeros by zero": one(
+        "quantised-within-bound",
+        "scale = tl.where(largest > 0, largest / 127.0, 1.0)\n        tl.store(scale_ptr + slot * kv_heads + head, scale)",
+        "scale = largest / 127.0\n        tl.store(scale_ptr + slot * kv_heads + head, tl.where(largest > 0, scale, 1.0))",
+    ),
     "int8 rounds down": one(
         "quantised-within-bound", "tl.where(scaled >= 0, tl.floor(scaled + 0.5), tl.ceil(scaled - 0.5))", "tl.floor(scaled)"
     ),
@@ -193,6 +207,9 @@ FAULTS: dict[str, Fault] = {
     "the rotary part of a latent is not scored": one("paged-equals-contiguous", "HEAD=pool.head_size,\n", "HEAD=value_size,\n"),
     "values of a latent are taken from its end": one(
         "paged-equals-contiguous", "value_slot_stride + value_lane[None, :]", "value_slot_stride + value_lane[None, :] + HEAD - VALUE_HEAD"
+    ),
+    "an empty sequence of a prefill takes a row": one(
+        "paged-equals-contiguous", "torch.cumsum(query_lens.long(), 0)", "torch.cumsum(query_lens.clamp(min=1).long(), 0)"
     ),
     "prefill rows start at zero": one("paged-equals-contiguous", "((seq_lens - query_lens)[row_seq] + within)", "within"),
 }
