@@ -13,7 +13,7 @@ from kvproof.kernels.laws.calls import Call
 from kvproof.kernels.laws.cases import Case
 from kvproof.kernels.laws.judgement import Judgement, Law, outside, violation
 from kvproof.kernels.laws.move_judges import relayout_is_bijection
-from kvproof.kernels.laws.pools import bits_of, changed_elsewhere, first, tensors
+from kvproof.kernels.laws.pools import bits_of, changed_elsewhere, changed_inputs, first, tensors
 from kvproof.kernels.laws.scenes import FP8_SCALE, LARGEST, Scene
 from kvproof.kernels.laws.staging import stage
 
@@ -84,9 +84,9 @@ def in_bounds(judgement: Judgement) -> str | None:
 
 
 def writes_only_granted(judgement: Judgement) -> str | None:
-    """What the machine saw, and a comparison of the whole pool, which also sees what plain torch wrote."""
+    """What the machine saw, and a comparison of arguments and the whole pool, which also sees what plain torch wrote."""
     seen = violation(judgement.base.violations, {"ungranted-write", "write-conflict"})
-    return seen or changed_elsewhere(*judgement.scenes)
+    return seen or changed_inputs(*judgement.scenes) or changed_elsewhere(*judgement.scenes)
 
 
 def garbage_independent(judgement: Judgement) -> str | None:

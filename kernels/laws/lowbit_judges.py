@@ -9,7 +9,7 @@ import torch
 from kvproof.kernels import lowbit_reference
 from kvproof.kernels.laws.judgement import Judgement, outside, violation
 from kvproof.kernels.laws.lowbit_scenes import LowBitScene
-from kvproof.kernels.laws.pools import bits_of, first
+from kvproof.kernels.laws.pools import bits_of, changed_inputs, first
 from kvproof.kernels.laws.staging import stage
 from kvproof.kernels.lowbit import PAGED, RINGS
 
@@ -93,7 +93,7 @@ def bound_fault(scene: LowBitScene, counts: torch.Tensor) -> str | None:
 def writes_only_granted(judgement: Judgement) -> str | None:
     """What the machine saw, and a comparison of everything."""
     seen = violation(judgement.base.violations, {"ungranted-write", "write-conflict"})
-    return seen or _changed_elsewhere(*_scenes(judgement))
+    return seen or changed_inputs(*_scenes(judgement)) or _changed_elsewhere(*_scenes(judgement))
 
 
 def _changed_elsewhere(before: LowBitScene, after: LowBitScene) -> str | None:

@@ -6,6 +6,13 @@ import torch
 
 from kvproof.kernels.contract import KVPool
 from kvproof.kernels.laws.scenes import Scene
+from kvproof.kernels.laws.staging import AnyScene
+
+READ_ONLY = (
+    "key", "value", "slots", "pairs", "target_slots", "seq_lens", "query_lens", "sinks",
+    "rings", "before", "quantised", "ring_pairs", "tables",
+)  # fmt: skip
+"""Arguments that other layers, and what comes after the call, are given as well. Queries are the call's own."""
 
 
 def first(bad: torch.Tensor) -> tuple[int, ...]:
@@ -44,6 +51,17 @@ def changed_elsewhere(before: Scene, after: Scene) -> str | None:
     if found:
         return f"{after.case.operation} changed {found}, which it was not granted"
     return changed_gaps(before.pool, after.pool)
+
+
+def changed_inputs(before: AnyScene, after: AnyScene) -> str | None:
+    """Which argument the call wrote to, in words."""
+    for name in READ_ONLY:
+        old, new = getattr(before, name, None), getattr(after, name, None)
+        if old is not None and new is not None and not torch.equal(bits_of(old), bits_of(new)):
+            at = first(bits_of(old) != bits_of(new))
+            called = "block_tables" if name == "tables" else name
+            return f"{after.case.operation} changed its argument {called}[{', '.join(map(str, at))}], which it may only read"
+    return None
 
 
 def changed_slots(before: KVPool, after: KVPool, granted: torch.Tensor) -> str | None:

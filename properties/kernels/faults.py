@@ -117,6 +117,9 @@ FAULTS: dict[str, Fault] = {
         "    position = tl.load(row_position_ptr + row)\n",
         "    position = tl.load(row_position_ptr + row)\n    if position < 0:\n        return\n",
     ),
+    "attention advances the lengths": one(
+        "writes-only-granted", "out = query.new_empty(", "seq_lens.add_(1)\n        out = query.new_empty("
+    ),
     "layouts are confused": one(
         "paged-equals-contiguous", "block, slot, head, _ = pool.slot_view(tensor).stride()", "block, slot, head, _ = tensor.stride()", "B40"
     ),
