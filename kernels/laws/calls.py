@@ -20,6 +20,7 @@ from kvproof.kernels.machine.limits import CALL_SECONDS, CallStopped, call_limit
 from kvproof.kernels.machine.lower import Constants, Lowered
 
 _TF32_DOT = re.compile(r"tt\.dot .*inputPrecision = tf32.* : tensor<[\dx]*f32> \*")
+_KERNEL = re.compile(r"def (\w+)\(")
 MAX_RECORDED_LAUNCHES = 64
 
 
@@ -106,14 +107,21 @@ def call(
         except MachineError:
             raise
         except Exception as error:  # noqa: BLE001 - anything an adapter raises is an outcome to judge
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            # A compilation error has its place in the first line and its reason in the last.
-            result.error = f"{type(error).__name__}: {' ... '.join(dict.fromkeys(lines[:1] + lines[-1:]))}"
+            result.error = f"{type(error).__name__}: {_in_words(error)}"
     result.violations, result.launch_count = list(machine.violations), machine.launches
     asserted = next((seen for seen in result.violations if seen.kind == "assertion"), None)
     if asserted is not None and not result.error:
         result.error = f"a failed {asserted}"
     return result
+
+
+def _in_words(error: Exception) -> str:
+    """The message in a line. A compilation error has its place in the first line, then the kernel's source, and its reason in the last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kernel = next((found for line in lines[1:] if (found := _KERNEL.match(line))), None)
+    if kernel is not None and lines[0].startswith("at "):
+        lines[0] = f"{lines[0].rstrip(':')} of kernel {kernel.group(1)!r}"
+    return " ... ".join(dict.fromkeys(lines[:1] + lines[-1:]))
 
 
 def _checked(output: Any, scene: AnyScene) -> torch.Tensor:  # noqa: ANN401 - whatever the adapter returned

@@ -15,6 +15,7 @@ from kvproof.kernels.laws.cases import Case
 from kvproof.kernels.plain.torch_kernels import PlainTorch
 from kvproof.kernels.plain.triton_kernels import PlainTriton
 
+from . import arriving
 from .faults import FAULTS, build
 from .grouped import Grouped
 from .paged_faults import ALL_FAULTS
@@ -33,6 +34,35 @@ def test_the_plain_triton_kernels_keep_every_law() -> None:
 def test_grouped_dots_split_over_the_sequence_keep_every_law() -> None:
     report = check_kernels(Grouped, budget_seconds=10)
     assert report.verdict == "held", str(report)
+
+
+def test_the_last_program_to_arrive_may_merge() -> None:
+    report = check_kernels(arriving.Arriving, budget_seconds=5)
+    assert report.verdict == "held", str(report)
+
+
+@pytest.mark.parametrize("faulty", arriving.FAULTS)
+def test_a_merge_that_does_not_wait_or_adds_up_breaks_its_law(faulty: type[PagedKernels]) -> None:
+    law = arriving.FAULTS[faulty]
+    assert check_kernels(faulty, budget_seconds=20, laws={law}, shrink_seconds=0.5).law(law).verdict == "broken"
+
+
+class Uncompiled(PlainTriton):
+    def attend(self, pool, query, block_tables, seq_lens, **options) -> torch.Tensor:
+        odd_range[(1,)](query, N=3)
+        return query
+
+
+@triton.jit
+def odd_range(x, N: tl.constexpr):
+    tl.store(x + tl.arange(0, N), 0.0)
+
+
+def test_a_kernel_that_does_not_compile_is_named() -> None:
+    reason = judge_case(Uncompiled, Case("attend", lens=(1,)))["paged-equals-contiguous"]
+    assert reason.startswith("attend raised CompilationError: at 2:")
+    assert " of kernel 'odd_range' ... " in reason
+    assert reason.endswith("must be a power of 2")
 
 
 def test_plain_torch_is_judged_by_its_results() -> None:
