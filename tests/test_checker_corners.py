@@ -10,7 +10,7 @@ import pytest
 from kvproof.impl.checker import AdapterFault, Checked, Raises, read_capabilities
 from kvproof.impl.production.adapter import ProductionAdapter
 from kvproof.models.capabilities import Group
-from kvproof.models.ops import Admit, BeginStep, EndStep, Reset
+from kvproof.models.ops import Admit, Append, BeginStep, EndStep, Extend, Namespace, Reset
 from kvproof.models.outcomes import Event, Refused, Snapshot
 from kvproof.models.spec import RefusedSeen
 
@@ -215,3 +215,79 @@ def test_null_blocks_may_come_in_any_collection(kind):
     target = claiming(null_blocks=kind([2]))
     target.block_table = lambda self, seq, group: [2, 1]
     assert Checked(target, read_capabilities(target), num_blocks=4, block_size=2).tables(0) == ((None, 1),)
+
+
+class OddHash:
+    """An id that cannot be hashed, in a way of its own."""
+
+    def __init__(self, block):
+        self.block = block
+
+    def __hash__(self):
+        raise ValueError("no hash")
+
+    def __index__(self):
+        return self.block
+
+
+class OddNumber:
+    def __index__(self):
+        raise RuntimeError("the device is lost")
+
+
+def started(target):
+    checked = Checked(target, read_capabilities(target), num_blocks=4, block_size=2)
+    checked.do(Admit(0, (1, 2, 3), Namespace()))
+    checked.do(Extend(0, 3))
+    return checked
+
+
+def test_ids_that_cannot_be_hashed_are_read_one_by_one():
+    class Adapter(ProductionAdapter):
+        def block_table(self, seq, group=0):
+            return [OddHash(block) for block in super().block_table(seq, group)]
+
+        def snapshot(self):
+            return msgspec.structs.replace(super().snapshot(), free=[OddHash(2), OddHash(3)])
+
+    checked = started(Adapter)
+    assert checked.all_tables([0], {}) == {0: ((0, 1),)}
+    assert checked.books().free == (2, 3)
+
+
+def test_a_number_that_cannot_be_read_is_a_fault_of_the_adapter():
+    class Adapter(ProductionAdapter):
+        def block_table(self, seq, group=0):
+            return [OddNumber() for _ in super().block_table(seq, group)]
+
+    with pytest.raises(AdapterFault, match=r"a OddNumber was returned .*RuntimeError: the device is lost at test_checker_corners.py"):
+        started(Adapter).tables(0)
+
+
+def test_books_that_cannot_be_compared_are_a_fault_of_the_adapter():
+    class Odd:
+        def __eq__(self, other):
+            raise ValueError("the truth of this is ambiguous")
+
+        __hash__ = None
+
+    class Adapter(ProductionAdapter):
+        odd = False
+
+        def snapshot(self):
+            shot = super().snapshot()
+            return msgspec.structs.replace(shot, refcounts=dict.fromkeys(shot.refcounts, Odd())) if self.odd else shot
+
+    checked = started(Adapter)
+    known = checked.books()
+    Adapter.odd = True
+    with pytest.raises(AdapterFault, match=r"what snapshot\(\) returned could not be read: ValueError: the truth of this is ambiguous at"):
+        checked.books(known)
+
+
+def test_the_place_in_code_that_has_no_module_is_told_too():
+    names = {"ProductionAdapter": ProductionAdapter}
+    exec("class Adapter(ProductionAdapter):\n    def append(self, seq, tokens):\n        raise KeyError(seq)", names)
+    checked = started(names["Adapter"])
+    with pytest.raises(Raises, match=r"raised KeyError: 0 at <string>:3"):
+        checked.do(Append(0, (4,)))

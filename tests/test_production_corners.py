@@ -414,3 +414,19 @@ def test_a_prompt_that_repeats_its_beginning_is_filed_where_it_stands():
     cache.admit(2, [0, 1, 1, 5])
     cache.admit(3, [0, 0, 1, 5])
     assert (cache.match(2), cache.match(3)) == (2, 3)
+
+
+def test_a_truncate_offers_no_block_again_that_is_whole():
+    """Were they offered again, a block that the engine had made unmatchable would come back."""
+    cache = PagedCache(20, 2, groups=(GroupSpec(block_size=2), GroupSpec(block_size=4)), steps=False, events=True)
+    cache.admit(0, range(8))
+    cache.extend(0, 8)
+    cache.commit(0)
+    cache.evict([cache.block_table(0)[2]])
+    cache.truncate(0, 7)
+    cache.append(0, [9])
+    cache.take_events()
+    cache.extend(0, 1)
+    cache.commit(0)
+    stored = [(event.group, event.blocks) for event in cache.take_events()]
+    assert stored == [(0, (cache.block_table(0)[3],)), (1, (cache.block_table(0, 1)[1],))]

@@ -48,14 +48,14 @@ class BlockIds:
         """Whether all are plain integers in range, or None: the usual case, checked at the speed of C."""
         try:
             return self._valid.issuperset(table) and OPTIONAL_INTEGERS.issuperset(map(type, table))
-        except TypeError:
+        except Exception:  # noqa: BLE001 -- whatever the hash of an entry raises: each is looked at by itself then
             return False
 
     def are_ids(self, blocks: Collection[Any]) -> bool:
         """Whether all are plain integers in range."""
         try:
             return self._ids.issuperset(blocks) and INTEGERS.issuperset(map(type, blocks))
-        except TypeError:
+        except Exception:  # noqa: BLE001 -- as above
             return False
 
     def block(self, where: str, block: object) -> int:
@@ -79,10 +79,14 @@ class BlockIds:
 
 
 def as_integer(value: object) -> int | None:
-    """The integer that a value is, whatever its type; None for what is no integer, True and False included."""
+    """The integer that a value is, whatever its type; None for what is no integer, True and False included. Raises AdapterFault."""
     if isinstance(value, bool):
         return None
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
+    except Exception as error:
+        raise AdapterFault(
+            f"a {type(value).__name__} was returned where an integer belongs, and could not be read as one: {told(error)}."
+        ) from error

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, Final
 
 from kvproof.impl.checker.blocks import INTEGERS, LISTS, OPTIONAL_INTEGERS, SETS, BlockIds, as_integer
-from kvproof.impl.checker.faults import AdapterFault, described
+from kvproof.impl.checker.faults import AdapterFault, described, told
 from kvproof.models.outcomes import Snapshot
 from kvproof.models.state import Books
 
@@ -26,15 +26,20 @@ def read_books(shot: object, before: Books | None, ids: BlockIds) -> Books:
     if not isinstance(shot, Snapshot):
         raise AdapterFault(f"snapshot() returned {described(shot)}; it must return kvproof.Snapshot.")
     known = before or NO_BOOKS
-    if _says(shot, known):
-        return known
-    books = Books(
-        _counts(shot.refcounts, known.refcounts, ids),
-        _free(shot.free, known.free, ids),
-        _set("Snapshot.cached", shot.cached, known.cached, ids),
-        _set("Snapshot.retiring", shot.retiring, known.retiring, ids),
-        None if shot.free_count is None else _counted_free(shot.free_count),
-    )
+    try:
+        if _says(shot, known):
+            return known
+        books = Books(
+            _counts(shot.refcounts, known.refcounts, ids),
+            _free(shot.free, known.free, ids),
+            _set("Snapshot.cached", shot.cached, known.cached, ids),
+            _set("Snapshot.retiring", shot.retiring, known.retiring, ids),
+            None if shot.free_count is None else _counted_free(shot.free_count),
+        )
+    except AdapterFault:
+        raise
+    except Exception as error:  # to hash or to compare what an adapter returned runs code of its own
+        raise AdapterFault(f"what snapshot() returned could not be read: {told(error)}.") from error
     return known if books == known else books
 
 
