@@ -291,3 +291,12 @@ def test_the_place_in_code_that_has_no_module_is_told_too():
     checked = started(names["Adapter"])
     with pytest.raises(Raises, match=r"raised KeyError: 0 at <string>:3"):
         checked.do(Append(0, (4,)))
+
+
+def test_a_block_table_that_ends_the_program_is_a_fault_of_the_adapter():
+    class Adapter(ProductionAdapter):
+        def block_table(self, seq, group=0):
+            sys.exit(3)
+
+    with pytest.raises(AdapterFault, match=r"block_table\(0, 0\) raised SystemExit: 3 at test_checker_corners.py"):
+        started(Adapter).all_tables([0], {})

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
-from kvproof.impl.production import GroupSpec, PagedCache, WorkerMirror
+from kvproof.impl.production import BlockPool, GroupSpec, PagedCache, WorkerMirror
 from kvproof.impl.production.errors import CacheError, OutOfBlocks, TooManyAccepted, WindowPassed
 from kvproof.impl.production.groups import layouts_of
 from kvproof.impl.production.records import BlockEvent, ExtendGrant, HostCopies, StepPlan, TableDelta
@@ -430,3 +430,13 @@ def test_a_truncate_offers_no_block_again_that_is_whole():
     cache.commit(0)
     stored = [(event.group, event.blocks) for event in cache.take_events()]
     assert stored == [(0, (cache.block_table(0)[3],)), (1, (cache.block_table(0, 1)[1],))]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_blocks_are_handed_out_in_the_order_that_the_books_show(count):
+    pool = BlockPool(4)
+    pool.take(2)
+    pool.labels[1] = 0
+    pool.drop([1, 0])
+    assert pool.free_order() == [0, 2, 3, 1]
+    assert pool.take(count) == [0, 2, 3, 1][:count]
