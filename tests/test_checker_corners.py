@@ -300,3 +300,16 @@ def test_a_block_table_that_ends_the_program_is_a_fault_of_the_adapter():
 
     with pytest.raises(AdapterFault, match=r"block_table\(0, 0\) raised SystemExit: 3 at test_checker_corners.py"):
         started(Adapter).all_tables([0], {})
+
+
+def test_a_cache_does_not_end_the_program_of_its_adapter():
+    class Adapter(ProductionAdapter):
+        def raised_by_cache(self, error):
+            return True
+
+        def append(self, seq, tokens):
+            sys.exit(3)
+
+    with pytest.raises(Raises, match=r"append\(0, \(4,\)\) raised SystemExit: 3") as caught:
+        started(Adapter).do(Append(0, (4,)))
+    assert not caught.value.by_cache
