@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from types import MappingProxyType
 
 import msgspec
 import pytest
@@ -313,3 +315,13 @@ def test_a_cache_does_not_end_the_program_of_its_adapter():
     with pytest.raises(Raises, match=r"append\(0, \(4,\)\) raised SystemExit: 3") as caught:
         started(Adapter).do(Append(0, (4,)))
     assert not caught.value.by_cache
+
+
+@pytest.mark.parametrize("kind", [Counter, MappingProxyType])
+def test_counts_may_come_in_any_mapping(kind):
+    class Adapter(ProductionAdapter):
+        def snapshot(self):
+            shot = super().snapshot()
+            return msgspec.structs.replace(shot, refcounts=kind(shot.refcounts))
+
+    assert started(Adapter).books().refcounts == {0: 1, 1: 1}
