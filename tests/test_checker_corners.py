@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter
 from types import MappingProxyType
 
@@ -325,3 +326,16 @@ def test_counts_may_come_in_any_mapping(kind):
             return msgspec.structs.replace(shot, refcounts=kind(shot.refcounts))
 
     assert started(Adapter).books().refcounts == {0: 1, 1: 1}
+
+
+def test_a_class_that_cannot_be_built_is_not_told_to_take_other_arguments():
+    class Adapter(ABC):
+        def __init__(self, *, num_blocks, block_size):
+            self.size = num_blocks, block_size
+
+        @abstractmethod
+        def more(self):
+            """Left to others."""
+
+    with pytest.raises(AdapterFault, match=r"block_size=2\) raised TypeError: Can't instantiate abstract class Adapter"):
+        Checked(Adapter, ProductionAdapter.capabilities(), num_blocks=4, block_size=2)
