@@ -197,3 +197,63 @@ def test_a_fault_by_hand_is_text_that_is_there_once(monkeypatch):
     assert 9 in code.co_consts
     with pytest.raises(ValueError, match=r"Pool.take has 0 times, not once: 'count < self.free'; mend by_hand.toml"):
         list(by_hand.by_hand("pool", SOURCE.replace("<", ">")))
+
+
+OTHERS = '''
+LIMIT = 3
+
+def f(self, held=None):
+    """Words."""
+    if held is None:
+        return [x for x in self.left]
+    elif not held:
+        self.count = -(-held // LIMIT)
+    else:
+        raise KeyError(f"{held}")
+'''
+
+
+def test_other_changes_are_those_of_a_judge_and_each_is_python():
+    from benchmarks.mutants.others import others
+
+    made = [(mutant, source()) for mutant, source in others("module", OTHERS)]
+    for mutant, source in made:
+        compile(source, mutant.name, "exec")
+        assert source != OTHERS
+    assert {(mutant.function, mutant.operator, mutant.after) for mutant, _ in made} >= {
+        ("<module>", "default", "4"),
+        ("f", "default", "0"),
+        ("f", "truth", "not held"),
+        ("f", "truth", "(held) is None"),
+        ("f", "returned", "return []"),
+        ("f", "rounds", "[x for x in list(self.left)[1:]]"),
+        ("f", "container", "(x for x in self.left)"),
+        ("f", "other name", "self.right"),
+        ("f", "other name", "wanted"),
+        ("f", "again", "self.count += -(-held // LIMIT)"),
+        ("f", "rounded", "held // LIMIT"),
+        ("f", "exception", "raise RuntimeError(f'{held}')"),
+        ("f", "early", "return ; self.count = -(-held // LIMIT)"),
+    }
+    assert "continue" not in {mutant.after.partition(" ")[0] for mutant, _ in made}
+
+
+def test_of_each_operator_as_many_are_drawn():
+    from benchmarks.mutants.__main__ import _evenly
+    from benchmarks.mutants.sources import Mutant
+
+    drawn = [(Mutant("m", "f", number, 1, "", "", operator), str, ()) for number, operator in enumerate("aaabba")]
+    assert [mutant.operator for mutant, _, _ in _evenly(drawn)] == [*"ab", *"ab", *"aa"]
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="each mutant runs in a forked process")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize(("loss", "told"), [("count", "law refcount-equals-holders"), ("count - 1", "survived")])
+def test_a_changed_module_is_imported_anew(monkeypatch, loss, told):
+    from benchmarks.mutants import __main__ as command
+    from benchmarks.mutants import kill
+    from benchmarks.mutants.sources import Mutant
+
+    source = command._source("kvproof.impl.production.pool").replace("refs[block] = count - 1", f"refs[block] = {loss}")
+    mutant = Mutant("kvproof.impl.production.pool", "BlockPool.drop", 0, 1, "", "")
+    assert kill.verdict(mutant, lambda: source, ("tests/test_mutants.py::test_of_each_operator_as_many_are_drawn",))[0] == told

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import CodeType
 from typing import Final, TypeAlias
 
 import msgspec
@@ -21,7 +20,8 @@ from rich.progress import Progress
 
 from benchmarks.mutants.by_hand import by_hand
 from benchmarks.mutants.further import further
-from benchmarks.mutants.kill import verdict, warm
+from benchmarks.mutants.kill import Code, verdict, warm
+from benchmarks.mutants.others import others
 from benchmarks.mutants.sources import Mutant, mutants, ordinary
 
 PRODUCTION = (
@@ -66,13 +66,14 @@ MODULES: dict[str, tuple[str, ...]] = {
 }
 """Module -> the tests that are written for it."""
 
-Maker: TypeAlias = Callable[[str, str], Iterator[tuple[Mutant, CodeType]]]
+Maker: TypeAlias = Callable[[str, str], Iterator[tuple[Mutant, Code]]]
 """Makes the mutants of a module out of its source."""
 
 KINDS: Final[dict[str, Maker]] = {
     "ordinary": partial(mutants, changes=ordinary),
     "further": partial(mutants, changes=further),
     "by-hand": by_hand,
+    "others": others,
 }
 
 
@@ -100,8 +101,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=9.0, help="stop after this time; run again to go on")
     parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"))
     parser.add_argument("--only", default="", metavar="TEXT", help="only mutants with TEXT in their names")
-    parser.add_argument("--kind", choices=KINDS, default="ordinary", help="ordinary changes, further ones, or faults written by hand")
+    kinds = "ordinary changes, further ones, faults written by hand, or others, of each operator as many"
+    parser.add_argument("--kind", choices=KINDS, default="ordinary", help=kinds)
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th mutant, for a sample")
+    parser.add_argument("--first", type=int, metavar="N", help="only the first N of those drawn")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which mutants are drawn (default: 0)")
     parser.add_argument("--again", action="store_true", help="run only the survivors, once more, after new tests")
     parser.add_argument("--report", action="store_true", help="only print the score and the survivors")
@@ -114,18 +117,19 @@ def main() -> int:
     reasons = _reasons()
     results = {result.mutant.name: result for result in _read(asked.results)}
     if not asked.report:
-        todo = [
+        drawn = [
             (mutant, code, tests)
             for module, tests in MODULES.items()
             for number, (mutant, code) in enumerate(make(module, _source(module)))
-            if number % asked.every == 0 and asked.only in mutant.name and _is_due(results.get(mutant.name), reasons, again=asked.again)
+            if number % asked.every == 0 and asked.only in mutant.name
         ]
         # In an order that is drawn, so that a run that is cut short is a sample of all.
-        random.Random(asked.seed).shuffle(todo)
+        random.Random(asked.seed).shuffle(drawn)
+        todo = [entry for entry in _evenly(drawn)[: asked.first] if _is_due(results.get(entry[0].name), reasons, again=asked.again)]
         _run(todo, asked.minutes, asked.results, results)
     ran = list(results.values())
     if asked.page:
-        asked.page.write_text(page(ran, reasons, make), encoding="utf-8")
+        asked.page.write_text(page(ran, reasons, asked.kind, asked.page), encoding="utf-8")
     return _report(ran, reasons, asked.least)
 
 
@@ -141,6 +145,16 @@ def _is_due(known: Result | None, reasons: dict[tuple[str, str], str], *, again:
     return known is not None and known.survived and (known.mutant.function, known.change) not in reasons
 
 
+def _evenly(drawn: list[tuple[Mutant, Code, tuple[str, ...]]]) -> list[tuple[Mutant, Code, tuple[str, ...]]]:
+    """One of each operator in turn, for as long as it has any."""
+    seen: Counter[str] = Counter()
+    turns = []
+    for mutant, _, _ in drawn:
+        turns.append(seen[mutant.operator])
+        seen[mutant.operator] += 1
+    return [entry for _, entry in sorted(zip(turns, drawn, strict=True), key=lambda pair: pair[0])]
+
+
 def _source(module: str) -> str:
     spec = importlib.util.find_spec(module)
     assert spec is not None
@@ -152,7 +166,7 @@ def _read(path: Path) -> list[Result]:
     return [msgspec.json.decode(line, type=Result) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
-def _run(todo: list[tuple[Mutant, CodeType, tuple[str, ...]]], minutes: float, path: Path, results: dict[str, Result]) -> None:
+def _run(todo: list[tuple[Mutant, Code, tuple[str, ...]]], minutes: float, path: Path, results: dict[str, Result]) -> None:
     deadline = time.monotonic() + 60 * minutes
     for tests in {tests for _, _, tests in todo}:
         warm(tests)
@@ -201,13 +215,14 @@ def _sample(ran: int, total: int) -> str:
     return "These are all mutants." if ran == total else f"There are {total:,} mutants in all; those that ran were drawn at random."
 
 
-def page(results: list[Result], reasons: dict[tuple[str, str], str], make: Maker) -> str:
+def page(results: list[Result], reasons: dict[tuple[str, str], str], kind: str, path: Path) -> str:
     """The score, and every survivor with the reason, as Markdown."""
-    total = sum(1 for module in MODULES for _ in make(module, _source(module)))
+    total = sum(1 for module in MODULES for _ in KINDS[kind](module, _source(module)))
+    asked, which = (f"--kind {kind} ", "Mutants of other operators that survive") if kind != "ordinary" else ("", "Mutants that survive")
     lines = [
-        "# Mutants that survive",
+        f"# {which}",
         "",
-        "Generated by `python -m benchmarks.mutants --results FILE --report --page docs/mutants.md`; do not edit. [Is the suite any good?](suite.md) says what a mutant is.",
+        f"Generated by `python -m benchmarks.mutants {asked}--results FILE --report --page {path}`; do not edit. [Is the suite any good?](suite.md) says what a mutant is.",
         "",
         f"{sentence(results, reasons)} {_sample(len(results), total)}",
         "",

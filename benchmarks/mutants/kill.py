@@ -1,7 +1,7 @@
 """Run the suite on one mutant, in a process of its own, until something notices it.
 
 First a few programs of the random generator beside the spec, which take milliseconds; then the tests that are written for the module; then more programs. The mutant is put in
-by exchanging the code of one function, so nothing is imported again.
+by exchanging the code of one function, so nothing is imported again; or, where any part of a module may be changed, by importing all of kvproof again around the changed module.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from types import CodeType, FunctionType
-from typing import Any, Final
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final, TypeAlias
 
 import pytest
 
+from benchmarks.mutants.others import Source
 from benchmarks.mutants.sources import Mutant
 from kvproof.fuzz.check import Search, Tally, run_seed
 from kvproof.impl.checker import read_capabilities
@@ -39,10 +42,13 @@ OP_SECONDS: Final = 2.0
 
 MEMORY_BYTES: Final = 4 << 30
 
+Code: TypeAlias = CodeType | Source
+"""The code of the changed function, or what gives the source of the changed module."""
+
 TARGETS: Final = (ProductionAdapter, HybridAdapter, SynchronousAdapter)
 
 
-def verdict(mutant: Mutant, code: CodeType, tests: Sequence[str]) -> tuple[str, float]:
+def verdict(mutant: Mutant, code: Code, tests: Sequence[str]) -> tuple[str, float]:
     """What noticed the mutant, `survived` if nothing did, and how many seconds that took."""
     start = time.monotonic()
     read, write = os.pipe()
@@ -70,20 +76,50 @@ def _answer(child: int, read: int) -> str:
         time.sleep(0.005)
 
 
-def _in_child(mutant: Mutant, code: CodeType, tests: Sequence[str], write: int) -> None:
+def _in_child(mutant: Mutant, code: Code, tests: Sequence[str], write: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     told = "crash"
     try:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            function(mutant).__code__ = code
-            told = next(_noticed(tests), "survived")
+            if isinstance(code, CodeType):
+                function(mutant).__code__ = code
+                told = next(noticed(tests), "survived")
+            else:
+                told = _noticed_in_module(mutant.module, code(), tests)
     except BaseException as error:  # noqa: BLE001 -- whatever a mutant raises was noticed
         told = f"raised {type(error).__name__}"
     os.write(write, told.encode())
     os._exit(0)
 
 
-def _noticed(tests: Sequence[str]) -> Iterator[str]:
+def _noticed_in_module(module: str, source: str, tests: Sequence[str]) -> str:
+    """The same for a module with another source, in a process that forgets all modules of ours."""
+    code = compile(source, f"<mutant of {module}>", "exec")
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("kvproof", "benchmarks", "tests")]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, _Changed(module, code))
+    again = importlib.import_module(__name__)
+    return next(again.noticed(tests), "survived")
+
+
+class _Changed(MetaPathFinder, Loader):
+    """Imports one module from other code."""
+
+    def __init__(self, module: str, code: CodeType) -> None:
+        self._module = module
+        self._code = code
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:  # noqa: ARG002
+        """Only for that module."""
+        return ModuleSpec(name, self) if name == self._module else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the other code."""
+        exec(self._code, vars(module))  # code of ours, with one change
+
+
+def noticed(tests: Sequence[str]) -> Iterator[str]:
+    """What notices that something is wrong, the first to notice first."""
     yield from _by_programs(range(FIRST))
     status = pytest.main(
         ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:frontrun", "-W", "ignore", *tests]
@@ -122,6 +158,6 @@ def function(mutant: Mutant) -> FunctionType:
 def warm(tests: Sequence[str]) -> None:
     """Run the suite on the unchanged code: it must pass, and what it loads need not be loaded again by every child."""
     with redirect_stdout(io.StringIO()):
-        told = next(_noticed(tests), "survived")
+        told = next(noticed(tests), "survived")
     if told != "survived":
         sys.exit(f"The suite fails on the unchanged code ({told}); mend that first.")

@@ -17,7 +17,7 @@ from benchmarks.mutants.further import Change, Changes
 
 
 class Mutant(msgspec.Struct, frozen=True):
-    """One change: `function` is its qualified name in `module`, `number` counts the changes of that function."""
+    """One change: `function` is its qualified name in `module`, `number` counts the changes of that function. `operator` says which kind of change, where kinds are drawn evenly."""
 
     module: str
     function: str
@@ -25,6 +25,7 @@ class Mutant(msgspec.Struct, frozen=True):
     line: int
     before: str
     after: str
+    operator: str = ""
 
     @property
     def name(self) -> str:
