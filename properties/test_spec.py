@@ -505,6 +505,19 @@ CASES = [
         {"num_blocks": 2, "policy": {"exact"}},
     ),
     Case(
+        "no-spurious-exhaustion",
+        "an exact cache asks for blocks that it has just promised to share",
+        ("sequence 1 needs at most 1 more block, and 1 block can be had, free or evictable",),
+        [
+            *out(0, (1, 2, 3), [0, 1, 2]),
+            Do(Admit(1, (1, 2, 4))),
+            Do(Match(1), Hit(2)),
+            Do(Extend(1, 1), OutOfBlocks()),
+        ],
+        {2: Do(Admit(1, (1, 2, 4, 5)))},
+        {"num_blocks": 4, "block_size": 1, "prefix": True, "policy": {"exact"}},
+    ),
+    Case(
         "mirror-follows",
         "the device has another table when its pass runs",
         ("[1] as the device's table of sequence 0", "the manager's is [0]"),

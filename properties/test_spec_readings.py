@@ -570,6 +570,39 @@ class TestFailures:
         assert law(script, num_blocks=3, fork=True, policy={"exact"}) is None
         assert law(script, num_blocks=4, fork=True, policy={"exact"}) == "no-spurious-exhaustion"
 
+    def test_an_exact_cache_need_not_share_what_it_has_not_just_promised(self):
+        script = [*computed(0, (1, 2, 3), [0, 1, 2]), Do(Admit(1, (1, 2, 4))), Do(Match(1), Hit(2)), Do(Extend(1, 1), OutOfBlocks())]
+        how = {"num_blocks": 4, "block_size": 1, "prefix": True, "policy": {"exact"}}
+        assert law(script, **how) == "no-spurious-exhaustion"
+        assert law([*script[:-2], script[-1]], **how) is None
+        assert law([*script[:-1], Do(Append(0, (9,))), script[-1]], **how) is None
+        assert law([*script[:-2], Do(Match(1), Hit(0)), script[-1]], **how) is None
+
+    def test_an_exact_cache_may_take_a_free_block_for_what_it_promised(self):
+        # Nobody holds block 0: to adopt it uses it up as well, and the four blocks that are asked for are more than there are.
+        script = [*computed(0, (1,), [0]), Do(Release(0)), *computed(1, (9,), [1])]
+        full = [*script, Do(Admit(2, (1, 2, 3))), Do(Match(2), Hit(1)), Do(Extend(2, 2), OutOfBlocks())]
+        how = {"block_size": 1, "prefix": True, "policy": {"exact"}}
+        assert law(full, num_blocks=3, **how) is None
+        assert law(full, num_blocks=4, **how) == "no-spurious-exhaustion"
+
+    def test_what_a_window_has_passed_takes_no_room(self):
+        script = [
+            *computed(0, (1, 2, 3), ([0, 1, 2], [3, 4, 5])),
+            Do(Append(0, (4,))),
+            Do(Extend(0, 1), tables={0: ([0, 1, 2, 3], [None, 4, 5, 6])}),
+        ]
+        asks = [Do(Admit(1, (1, 2, 3, 9))), Do(Match(1), Hit(3)), Do(Extend(1, 1), OutOfBlocks())]
+        how = {"groups": (Group(), *WINDOW_2), "block_size": 1, "prefix": True, "policy": {"exact"}}
+        assert law([*script[:3], *asks], num_blocks=8, **how) == "no-spurious-exhaustion"
+        assert law([*script[:3], *asks], num_blocks=7, **how) is None
+
+    def test_a_hit_of_all_that_is_known_may_be_copied_to_be_computed_again(self):
+        # A cache may adopt the block of the last token too, and copy it: two blocks of the pool for that token.
+        script = [*computed(0, (1, 2, 3), [0, 1, 2]), Do(Release(0)), Do(Admit(1, (1, 2, 3))), Do(Extend(1, 1), OutOfBlocks())]
+        assert law(script, num_blocks=3, block_size=1, prefix=True) is None
+        assert law([*script[:-2], Do(Admit(1, (1, 2, 4))), script[-1]], num_blocks=3, block_size=1, prefix=True) == "no-leak"
+
     def test_a_match_stays_steady_over_an_extend_that_failed(self):
         script = [
             *out(0, (1, 2), [0]),

@@ -157,6 +157,23 @@ class NeedIsCountedInTokens(PagedCache):
 
 
 @seeded(
+    "shared-blocks-count-as-new",
+    laws=("no-spurious-exhaustion",),
+    story="Requests with the same system prompt wait for blocks that they would share with those that run.",
+    needs_long=True,
+)
+class SharedBlocksCountAsNew(PagedCache):
+    """Looks for room for the whole prompt, whatever of it others hold."""
+
+    def _affordable(self, state: SequenceState, reuse: Reuse | None, count: int) -> int:
+        adopted = super()._affordable(state, reuse, count)
+        need = self._blocks_for(min(adopted + count, len(state.tokens)))
+        if adopted and need > self._pool.available:
+            raise self._exhausted(state, need)
+        return adopted
+
+
+@seeded(
     "groups-allocate-from-one-list",
     laws=("no-aliasing",),
     story="A model with two kinds of layers keeps the keys of both in one block.",

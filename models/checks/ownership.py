@@ -262,7 +262,8 @@ def no_spurious_exhaustion(spec: Spec, op: Extend, raised: str) -> None:
             sequences=(op.seq,),
         )
     kept_back = set(spec.owners) | spec.pinned()
-    lacks = [blocks - have for blocks, have in zip(needs, haves, strict=True)]
+    promised = [_promised(spec, sequence, group, kept_back) for group in range(len(needs))]
+    lacks = [blocks - have - shared for blocks, have, shared in zip(needs, haves, promised, strict=True)]
     if spec.exact and spec.room_for(lacks, kept_back):
         raise Broken(
             "no-spurious-exhaustion",
@@ -293,12 +294,34 @@ def _needs(spec: Spec, sequence: Sequence, op: Extend) -> list[int]:
         need = blocks_for(tokens, size)
         to_write = table[sequence.computed // size :]
         if first:
-            need += spec.capabilities.prefix and bool(spec.memory.where(spec.content(sequence, group, 0)))
+            need += spec.capabilities.prefix and _may_end_inside(spec, sequence, group, size)
         elif spec.capabilities.prefix or spec.capabilities.fork:
             need += sum(block in spec.seen.held_twice for block in to_write[1:])
             need += sequence.computed % size != 0 or any(block in spec.seen.held_twice for block in to_write[:1])
         needs.append(need)
     return needs
+
+
+def _may_end_inside(spec: Spec, sequence: Sequence, group: int, size: int) -> bool:
+    """Whether a hit may end inside a block, so that a block is copied which both ends of the copy hold.
+
+    A hit of blocks of one token cannot, unless even the last token is there: a cache may adopt the block of that one, and copy it to compute it again.
+    """
+    where = spec.memory.where
+    return bool(where(spec.content(sequence, group, 0))) and (
+        size > 1 or bool(where(spec.content(sequence, group, len(sequence.known) - 1)))
+    )
+
+
+def _promised(spec: Spec, sequence: Sequence, group: int, kept_back: Set[int]) -> int:
+    """How many of the blocks that match has just promised take no room: they are kept back anyway, or no token to come reads them."""
+    tokens = spec.hits.get(sequence.path[-1], 0) if sequence.computed == 0 else 0
+    size, low = spec.block_sizes[group], window_low(tokens, spec.windows[group])
+    shared = 0
+    for end in range(size, tokens + 1, size):
+        shown_by = set(spec.memory.blocks_showing((spec.content(sequence, group, end - 1),)))
+        shared += shown_by <= kept_back if shown_by else end <= low
+    return shared
 
 
 def mirror(spec: Spec, launched: Iterable[Pass]) -> None:
