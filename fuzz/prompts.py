@@ -23,6 +23,13 @@ COLLIDING_BASES: Final = (10, 31, 33, 37, 131, 256, 257, 1000)
 """Multipliers of polynomial hashes seen in caches: adding 1 to a token and taking the base from the next one keeps such a hash."""
 
 
+REUSE_SHARE: Final = 1 / 10
+"""Share of newcomers that ask for what followed a block before its id was used again, where there is such a block."""
+
+MOST_FOLLOWERS: Final = 3
+"""What followed a block is remembered of so many of its users: a stale key may be older than the last of them."""
+
+
 class Prompts(Draws):
     """What the requests of one program say."""
 
@@ -39,8 +46,8 @@ class Prompts(Draws):
         """The whole blocks that a sequence had before it was truncated last."""
         self._beliefs: list[tuple[int, Tokens]] = []
         """What a cache that mixes up its tokens would believe of a sequence: later prompts ask for it."""
-        self._followers: dict[int, Tokens] = {}
-        """Block -> what the block after it held, wherever that was last."""
+        self._followers: dict[int, list[Tokens]] = {}
+        """Block -> what the block after it held, wherever that was, the last `MOST_FOLLOWERS` times."""
         self._alphabet = self._any(((0, 1), (0, 1, 2), (0, 1), tuple(range(8)), (1, 2, 11, 12, 21, 112, 211, 1000, 1001)))
         self._blocks_at_once = self._any((2, 3, 5))
         self._family = self._any(("plain", *FAMILIES))
@@ -52,9 +59,26 @@ class Prompts(Draws):
 
     def newcomer(self, spec: Spec) -> tuple[Tokens, Namespace]:
         """What a new request asks for."""
-        prompt, namespace = self._asked_before(spec) or (self._prompt(spec), self.namespace())
+        prompt, namespace = self._asked_after_reuse(spec) or self._asked_before(spec) or (self._prompt(spec), self.namespace())
         self.say(prompt)
         return prompt, namespace
+
+    def twin(self, sequence: Sequence) -> Tokens:
+        """The beginning of what `sequence` is computing, and something else behind it."""
+        end = self.block_size * self._between(1, len(sequence.known) // self.block_size)
+        prompt = (*sequence.known[:end], *self.tokens(self.block_size + self._between(0, 1)))
+        self.say(prompt)
+        return prompt
+
+    def let_go_in_flight(self, spec: Spec) -> tuple[Tokens, Namespace] | None:
+        """What was computed by a sequence that let go of its blocks while the device still reads or writes them, and a little more."""
+        gone = [spec.sequences[out.seq] for step in spec.steps for out in step if spec.sequences[out.seq].out is not out]
+        sequence = self._pick([s for s in gone if len(s.known) > self.block_size])
+        if sequence is None:
+            return None
+        prompt = (*sequence.known, *self.tokens(self._any((1, 1, self.block_size))))
+        self.say(prompt)
+        return prompt, sequence.namespace
 
     def probe(self, spec: Spec) -> tuple[Tokens, Namespace]:
         """A prompt that a sound cache knows, or one that only a confused one does."""
@@ -101,8 +125,10 @@ class Prompts(Draws):
         """Remember what follows each block of `sequence`: a cache that knows a block by the id of the one before it believes that still when the id is used again."""
         size, known = spec.block_sizes[0], sequence.known
         for index, block in enumerate(spec.tables(sequence)[0][: len(known) // size - 1], 1):
-            if block is not None:
-                self._followers[block] = tuple(known[index * size : (index + 1) * size])
+            follower = tuple(known[index * size : (index + 1) * size])
+            if block is not None and follower not in (followers := self._followers.setdefault(block, [])):
+                followers.append(follower)
+                del followers[:-MOST_FOLLOWERS]
 
     def doubt_truncation(self, sequence: Sequence) -> None:
         """Remember what a cache that keeps forgotten tokens, or forgotten blocks, would believe after the next append."""
@@ -150,6 +176,14 @@ class Prompts(Draws):
         shared = known if self._random() < 0.6 else known[: self._length(len(known))]
         return shared + self.tokens(self._any((1, 1, 2, self.block_size))), sequence.namespace
 
+    def _asked_after_reuse(self, spec: Spec) -> tuple[Tokens, Namespace] | None:
+        """A prompt that a stale key answers, in the namespace of whoever uses that block now."""
+        places = self._reused(spec) if self._followers and self._random() < REUSE_SHARE else ()
+        if not places:
+            return None
+        sequence, end, follower = self._any(places)
+        return (*sequence.known[:end], *follower, self.token()), sequence.namespace
+
     def _computed(self, spec: Spec) -> Tokens:
         """What some sequence knows, or something that a weak hash takes for it."""
         sequence = self._pick([s for s in spec.sequences.values() if s.known])
@@ -171,17 +205,23 @@ class Prompts(Draws):
 
     def _followed(self, spec: Spec) -> Tokens:
         """What a sequence knows up to a block whose id another sequence had, and then what followed that block there."""
-        size = spec.block_sizes[0]
-        places = [
-            (sequence, index * size, self._followers[block])
-            for sequence in spec.live.values()
-            for index, block in enumerate(spec.tables(sequence)[0][: sequence.computed // size], 1)
-            if block in self._followers and tuple(sequence.known[index * size : (index + 1) * size]) != self._followers[block]
-        ]
+        places = self._reused(spec)
         if not places:
             return self._computed(spec)
         sequence, end, follower = self._any(places)
         return (*sequence.known[:end], *follower)
+
+    def _reused(self, spec: Spec) -> list[tuple[Sequence, int, Tokens]]:
+        """Where a sequence uses a block that something else followed once: the sequence, where that block ends in it, and what followed."""
+        size = spec.block_sizes[0]
+        return [
+            (sequence, index * size, follower)
+            for sequence in spec.live.values()
+            for index, block in enumerate(spec.tables(sequence)[0][: sequence.computed // size], 1)
+            if block in self._followers
+            for follower in self._followers[block]
+            if tuple(sequence.known[index * size : (index + 1) * size]) != follower
+        ]
 
     def _spliced(self, tokens: Tokens) -> Tokens:
         """`tokens` behind the beginning of others: an index that knows a block by its own tokens, or by the id of the block before it, finds what follows another beginning."""

@@ -54,6 +54,12 @@ WARM_SHARE: Final = 1 / 3
 ROUNDS_SHARE: Final = 1 / 6
 """Share of programs that serve in rounds now and then, as an engine does: all that run sample a token and are extended by it together."""
 
+TWIN_SHARE: Final = 1 / 8
+"""Share of newcomers that ask for what is being computed and cannot be found yet, so that it is computed twice."""
+
+FULL_POOL_SHARE: Final = 1 / 4
+"""Share of roll-backs into a block that others count on, after which others take the whole pool before the sequence goes on."""
+
 MAX_SQUEEZE_TOKENS: Final = 128
 """Longest prompt of a newcomer; a pool that takes more is not worth squeezing."""
 
@@ -83,6 +89,8 @@ class Swarm(Draws):
         self._probes = self._any((0, 6, 10)) if capabilities.prefix else 0
         self._probing: int | None = None
         self._squeeze_next = False
+        self._after_squeeze: tuple[Op, ...] = ()
+        """What should come once a newcomer has taken all that is left of the pool."""
         self._plan: deque[Op] = deque()
         """The operations that should follow, if nothing comes between."""
         self._whole_passes = self._any((0, 0.3, 0.7))
@@ -106,12 +114,14 @@ class Swarm(Draws):
         """The next operation, or None once the program has its length."""
         if self.length <= 0:
             return self._probe(spec)
-        if self._rounds and not self._plan and self._random() < 0.5:
+        if self._rounds and not self._plan and not self._squeeze_next and self._random() < 0.5:
             self._plan_round(spec)
         while self._plan and self._random() < 0.9:
             planned = self._plan.popleft()
             if spec.enabled(planned):
                 self.length -= 1
+                if isinstance(planned, Commit):
+                    self._prompts.doubt_blocks(spec, spec.live[planned.seq])
                 return planned
         if self._squeeze_next and not self._plan:
             self._squeeze_next = False
@@ -163,7 +173,7 @@ class Swarm(Draws):
             Swarm._evict: (caps.evict, 1.5),
             Swarm._reset: (caps.reset, 0.7),
             Swarm._swap: (caps.swap, 5),
-            Swarm._release_and_squeeze: ("lru" in caps.policy, 1.5),
+            Swarm._release_and_squeeze: (caps.prefix, 1.5 if "lru" in caps.policy else 0.7),
             Swarm._release_again: (True, 0.7),
         }
         for maker, (claimed, weight) in optional.items():
@@ -178,9 +188,19 @@ class Swarm(Draws):
     def _while_retiring(self, spec: Spec) -> Op | None:
         """A sequence was released in flight and its blocks wait: try what could take them too early."""
         makers = [self._extend, self._admit, self._let_go_while_read]
+        makers += [self._ask_for_retiring] if self.capabilities.prefix else []
         makers += [self._evict] if self.capabilities.evict else []
         makers += [self._reset] if self.capabilities.reset and self._random() < 0.3 else []
         return self._any(makers)(spec)
+
+    def _ask_for_retiring(self, spec: Spec) -> Op | None:
+        """A newcomer asks for what waits for the device, and is still computing when the step ends."""
+        asked = self._prompts.let_go_in_flight(spec)
+        if asked is None or len(spec.live) > MAX_LIVE:
+            return None
+        seq, self.next_seq = self.next_seq, self.next_seq + 1
+        self._next_come(Extend(seq, len(asked[0])), EndStep())
+        return Admit(seq, *asked)
 
     def _let_go_while_read(self, spec: Spec) -> Op | None:
         """The last one that holds a block lets go of it while the device reads it for another."""
@@ -200,6 +220,8 @@ class Swarm(Draws):
     def _admit(self, spec: Spec) -> Op | None:
         if len(spec.live) >= self._live and self._random() < 0.95:
             return None
+        if self.capabilities.prefix and self._random() < TWIN_SHARE and (twin := self._twin(spec)) is not None:
+            return twin
         op = Admit(self.next_seq, *self._prompts.newcomer(spec))
         self.next_seq += 1
         if self._warm:
@@ -207,17 +229,43 @@ class Swarm(Draws):
             self._plan += [Extend(op.seq, len(op.prompt)), *self._device_work(), Commit(op.seq)]
         return op
 
+    def _twin(self, spec: Spec) -> Op | None:
+        """A newcomer computes again what is being computed and cannot be found yet, and something of its own behind it; soon its duplicate is used for something else."""
+        sequence = self._pick([s for s in spec.live.values() if s.out is not None and not s.computed and len(s.known) > self.block_size])
+        if sequence is None:
+            return None
+        seq, self.next_seq = self.next_seq, self.next_seq + 1
+        prompt = self._prompts.twin(sequence)
+        self._next_come(Extend(seq, len(prompt)), *self._device_work(), Commit(sequence.seq), Commit(seq))
+        if self._random() < 0.5:
+            self._plan.append(Release(seq))
+            self._squeeze_next = True
+        return Admit(seq, prompt, sequence.namespace)
+
     def _squeeze(self, spec: Spec) -> Op | None:
-        """A newcomer that shares nothing and needs a little more than what is free without evicting: what goes first shows the policy."""
+        """A newcomer that shares nothing and needs a little more than what is free without evicting: what goes first shows the policy.
+
+        Where no policy is to be seen it mostly leaves what is cached, and uses again all else. Where something should come after it, it takes all that is left.
+        """
         taken = spec.owners.keys() | spec.fenced().keys()
         evictable = (spec.seen.books.cached or set()) - taken
-        room = spec.usable - len(taken)
-        blocks = min(room, room - len(evictable) + self._between(1, max(1, len(evictable))))
+        room = (spec.usable - len(taken)) // len(spec.groups)
+        spare = (
+            "lru" not in self.capabilities.policy
+        )  # nothing is to be seen of the policy: leave what is cached, mostly, and use again all else
+        more = self._any((0, 0, 1)) if spare else self._between(1, max(1, len(evictable)))
+        blocks = room if self._after_squeeze else min(room, room - len(evictable) // len(spec.groups) + more)
+        after, self._after_squeeze = self._after_squeeze, ()
         if blocks < 1 or blocks * self.block_size > MAX_SQUEEZE_TOKENS:
+            self._next_come(*after)
             return None
         prompt = tuple([self._any(STRANGERS) for _ in range(blocks * self.block_size)])
         seq, self.next_seq = self.next_seq, self.next_seq + 1
-        self._next_come(Extend(seq, len(prompt)))
+        if after:
+            after = (*after, Release(seq))
+        elif spare:
+            after = (*self._device_work(), Commit(seq))
+        self._next_come(Extend(seq, len(prompt)), *after)
         return Admit(seq, prompt, self._prompts.namespace())
 
     def _advance(self, spec: Spec) -> Op | None:
@@ -275,6 +323,10 @@ class Swarm(Draws):
 
     def _without_room(self, spec: Spec, op: Extend) -> Op | None:
         """Where the pool has no room for `op`, someone mostly makes way, as in an engine. What fails must change nothing, not even what another sequence could match."""
+        if self.capabilities.prefix and self._may_share(spec, spec.live[op.seq]) and self._random() < 0.3:
+            # It may fit by what it shares: a cache that has promised that must not ask for it again.
+            self._next_come(op)
+            return Match(op.seq)
         if self._random() < 0.8:
             return self._release(spec)
         waiting = self._pick([s for s in spec.live.values() if s.computed == 0 and s.seq != op.seq])
@@ -282,6 +334,10 @@ class Swarm(Draws):
             self._next_come(op, Match(waiting.seq))
             return Match(waiting.seq)
         return op
+
+    def _may_share(self, spec: Spec, sequence: Sequence) -> bool:
+        """Whether someone holds what a sequence begins with, that has computed nothing yet."""
+        return sequence.computed == 0 and not spec.owners.keys().isdisjoint(spec.memory.blocks_showing([spec.content(sequence, 0, 0)]))
 
     def _commit(self, spec: Spec) -> Op | None:
         sequence = self._pick([s for s in spec.live.values() if s.out is not None and s.out.finished])
@@ -341,22 +397,29 @@ class Swarm(Draws):
         return (BeginStep(), EndStep()) if self.capabilities.steps else ()
 
     def _truncate(self, spec: Spec) -> Op | None:
-        cut = self._cut_of_others(spec) if self._random() < 0.5 else None
+        cut = self._cut_of_others(spec) if self._random() < 0.35 else None
+        within = cut is not None and cut[1] % self.block_size != 0
         if cut is None:
             sequence = self._pick([s for s in spec.live.values() if s.computed])
             if sequence is None:
                 return None
             cut = sequence, self._length(sequence.computed)
         sequence, length = cut
-        if self._random() < 0.5:
-            self._plan_going_on(sequence, length)
+        if within and self._random() < FULL_POOL_SHARE:
+            # Nothing will be left that the tail could be copied to.
+            self._after_squeeze, self._squeeze_next = self._going_on(sequence, 1), True
+            self._next_come()
+        elif self._random() < 0.5:
+            # Often past what it had before.
+            self._next_come(*self._going_on(sequence, self._any((1, self.block_size, sequence.computed - length + self.block_size))))
         if self._random() < 0.5:
             self._prompts.doubt_truncation(sequence)
         return Truncate(sequence.seq, length)
 
     def _cut_of_others(self, spec: Spec) -> tuple[Sequence, int] | None:
         """A sequence, and a length for it that ends within a block which others count on: they hold it, the device reads it, or the index has it."""
-        counted_on = self._any((spec.seen.held_twice, spec.fenced().keys(), spec.seen.books.cached)) or spec.seen.held_twice
+        reasons = [blocks for blocks in (spec.seen.held_twice, spec.fenced().keys(), spec.seen.books.cached) if blocks]
+        counted_on: Set[int] = self._any(reasons) if reasons else frozenset()
         places = [
             (sequence, index * size, size)
             for sequence in spec.live.values()
@@ -371,11 +434,11 @@ class Swarm(Draws):
         length = max(1, min(first + self._between(0, size - 1), sequence.computed))
         return (sequence, length) if _reaches(spec, sequence, length) else None
 
-    def _plan_going_on(self, sequence: Sequence, length: int) -> None:
-        """After a truncation to `length` the sequence goes on at once, often past what it had before."""
-        tokens = self._prompts.tokens(self._any((1, self.block_size, sequence.computed - length + self.block_size)))
-        self._next_come(Append(sequence.seq, tokens), Extend(sequence.seq, len(tokens)), *self._device_work(), Commit(sequence.seq))
+    def _going_on(self, sequence: Sequence, count: int) -> tuple[Op, ...]:
+        """How a sequence goes on by `count` tokens after a truncation."""
+        tokens = self._prompts.tokens(count)
         self._prompts.learn(sequence, tokens)
+        return Append(sequence.seq, tokens), Extend(sequence.seq, count), *self._device_work(), Commit(sequence.seq)
 
     def _fork(self, spec: Spec) -> Op | None:
         if len(spec.live) > MAX_LIVE:

@@ -27,9 +27,11 @@ PROGRAMS = 250
 
 RARE = {
     "accepted-drafts-taken-from-the-end": 393,
-    "hash-is-a-polynomial": 538,
+    "batch-is-given-one-block": 1264,
+    "hash-is-a-polynomial": 1216,
+    "truncation-keeps-the-chain": 1778,
 }
-"""Bugs that take many programs more, and the first program that shows them: to run those before it takes about ten seconds."""
+"""Bugs that take many programs more, and the first program that shows them: to run those before it takes up to half a minute."""
 
 
 def swarm_run(adapter, seed):

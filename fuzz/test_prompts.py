@@ -8,7 +8,7 @@ import pytest
 
 from kvproof.fuzz.prompts import Prompts
 from kvproof.impl.production.adapter import ProductionAdapter, SynchronousAdapter
-from kvproof.models.ops import Admit, Commit, Evict, Extend, Release
+from kvproof.models.ops import Admit, BeginStep, Commit, EndStep, Evict, Extend, Namespace, Release
 from kvproof.properties.lockstep import Lockstep
 
 
@@ -34,6 +34,45 @@ def test_a_prompt_follows_a_block_whose_id_is_used_again(seed):
     for op in (Release(0), Evict((0, 1)), Admit(1, (9, 9, 8, 8)), Extend(1, 4), Commit(1)):
         lockstep.do(op)
     assert made._followed(lockstep.spec) in {(9, 9, 2, 3), (9, 9, 8, 8, 2, 3)}
+
+
+def test_what_earlier_users_of_a_block_had_behind_it_is_asked_for_in_the_namespace_of_the_last():
+    made = prompts(0)
+    lockstep = Lockstep(SynchronousAdapter, num_blocks=2, block_size=2)
+    for seq, prompt in enumerate([(0, 1, 2, 3), (5, 5, 6, 6), (7, 7, 4, 4), (9, 9, 8, 8)]):
+        for op in (Admit(seq, prompt, Namespace(tenant="b" if seq == 3 else None)), Extend(seq, 4), Commit(seq)):
+            lockstep.do(op)
+        made.doubt_blocks(lockstep.spec, lockstep.spec.live[seq])
+        if seq < 3:
+            lockstep.do(Release(seq))
+    # Deeper blocks are used again first, so each block is the first one of every other sequence.
+    prompts_asked = {(9, 9, 6, 6), (9, 9, 8, 8, 2, 3), (9, 9, 8, 8, 4, 4)}
+    asked = {made._asked_after_reuse(lockstep.spec) for _ in range(300)} - {None}
+    assert {(prompt[:-1], namespace) for prompt, namespace in asked} == {(prompt, Namespace(tenant="b")) for prompt in prompts_asked}
+
+
+def test_a_twin_begins_with_what_is_being_computed_and_goes_on_otherwise():
+    made = prompts(0)
+    lockstep = Lockstep(SynchronousAdapter, num_blocks=6, block_size=2)
+    for op in (Admit(0, (4, 5, 6, 7, 8)), Extend(0, 5)):
+        lockstep.do(op)
+    twins = {made.twin(lockstep.spec.live[0]) for _ in range(50)}
+    assert {twin[:2] for twin in twins} == {(4, 5)}
+    assert {twin[:4] == (4, 5, 6, 7) for twin in twins} == {True, False}
+    assert min(map(len, twins)) > 3
+
+
+def test_a_prompt_goes_on_from_what_was_let_go_of_in_flight():
+    made = prompts(0, ProductionAdapter)
+    lockstep = Lockstep(ProductionAdapter, num_blocks=6, block_size=2)
+    for op in (Admit(0, (4, 5, 6)), Extend(0, 3), BeginStep()):
+        lockstep.do(op)
+    assert made.let_go_in_flight(lockstep.spec) is None
+    lockstep.do(Release(0))
+    prompt, namespace = made.let_go_in_flight(lockstep.spec)
+    assert (prompt[:3], len(prompt) > 3, namespace) == ((4, 5, 6), True, Namespace())
+    lockstep.do(EndStep())
+    assert made.let_go_in_flight(lockstep.spec) is None
 
 
 def test_namespaces_may_differ_in_one_field_of_many():
