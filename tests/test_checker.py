@@ -238,7 +238,9 @@ def test_a_type_error_of_compiled_code_is_told_without_a_place():
         == "extend(0, 1, ()) raised TypeError: '<' not supported between instances of 'tuple' and 'int'."
     )
     made = Checked(type("Mine", (Answering,), {"commit": staticmethod(divmod)}), ALL, num_blocks=4, block_size=2)
-    assert fault_of(lambda: made.do(Commit(0, 0))) == "commit(0, 0) raised ZeroDivisionError: integer division or modulo by zero."
+    told = fault_of(lambda: made.do(Commit(0, 0)))
+    assert told.startswith("commit(0, 0) raised ZeroDivisionError: ")
+    assert "test_checker.py" not in told
 
 
 def test_what_a_release_raises_is_left_to_the_laws():

@@ -190,11 +190,11 @@ def test_further_changes_are_those_of_the_maintained_tools():
 def test_a_fault_by_hand_is_text_that_is_there_once(monkeypatch):
     from benchmarks.mutants import by_hand
 
-    fault = by_hand.Fault("pool", "Pool.take", "more is taken than there is", "count < self.free", "count < 9")
+    fault = by_hand.Fault("pool", "Pool.take", "more is taken than there is", "count < self.free", "count < 9000")
     monkeypatch.setattr(by_hand, "_faults", lambda module: [fault])
     [(mutant, code)] = by_hand.by_hand("pool", SOURCE)
     assert (mutant.line, mutant.before, mutant.after) == (10, "count < self.free", "more is taken than there is")
-    assert 9 in code.co_consts
+    assert 9000 in code.co_consts
     with pytest.raises(ValueError, match=r"Pool.take has 0 times, not once: 'count < self.free'; mend by_hand.toml"):
         list(by_hand.by_hand("pool", SOURCE.replace("<", ">")))
 

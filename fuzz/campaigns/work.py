@@ -112,7 +112,7 @@ class _Doing:
             return
         for ran in self._programs():
             self._note(ran)
-            if self.hangs >= HANGS_PER_ORDER or (self.order.kind == "canary" and self.findings):
+            if self.hangs >= HANGS_PER_ORDER or (self.order.kind == "canary" and self.findings and self.findings[-1].law):
                 return
 
     def _programs(self) -> Iterator[Ran]:
