@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from kvproof.fuzz.bugs import BUGS
 from kvproof.fuzz.swarm import Config, Swarm
-from kvproof.impl.checker import AdapterFault, read_capabilities
+from kvproof.impl.checker import AdapterFault, Raises, read_capabilities
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
 from kvproof.impl.production.books import audit, pins
 from kvproof.models.spec import Spec
@@ -43,6 +43,8 @@ def traced(adapter, seed):
             lockstep.do(op)
     except LawBroken as broken:
         violation = broken.violation
+        if isinstance(broken.__cause__, Raises):  # the driver has added what was raised
+            violation = replace(violation, reason=violation.reason.rpartition(" (")[0])
     except AdapterFault:
         del lockstep.trace[lockstep.spec.step :]  # the spec did not judge what the contract rules out
     return lockstep, violation
