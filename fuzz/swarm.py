@@ -292,7 +292,7 @@ class Swarm(Draws):
 
     def _match(self, spec: Spec) -> Op | None:
         if self._random() < 0.3:
-            sequence = self._pick([s for s in spec.live.values() if s.computed == 0 and s.path[-1] in spec.hits])
+            sequence = self._pick([s for s in spec.live.values() if s.computed == 0 and s.seq in spec.hits])
             if sequence is not None:
                 return Match(sequence.seq)
         sequence = self._pick([s for s in spec.live.values() if s.computed == 0])

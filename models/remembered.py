@@ -100,7 +100,7 @@ class Remembered:
     def _begin_unused(self) -> None:
         self.recency = Recency()
         self.hits: dict[int, int] = {}
-        """What match said of a prompt (its last interned prefix), since anything last changed."""
+        """What match said of a sequence since anything last changed."""
         self.evicted: list[Evicted] = []
         """Matchable blocks that this operation handed out."""
         self.past_evictions: deque[Evicted] = deque(maxlen=16)
@@ -140,7 +140,7 @@ class Remembered:
         for out in self.passes:
             needed.update(out.path)
             needed.update(content // groups for _, content in out.work.writes)
-        self.tree.keep_only(needed | self.hits.keys())
+        self.tree.keep_only(needed)
         self._most_nodes = len(self.tree) * 3 // 2 + TREE_SLACK
 
     # -- what a sequence must show ------------------------------------------------------------------------------------------------------------

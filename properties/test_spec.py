@@ -453,7 +453,7 @@ CASES = [
     Case(
         "failure-changes-nothing",
         "a match says less although nothing happened in between",
-        ("match found 2 tokens for the prompt of sequence 1 before and 0 now",),
+        ("match found 2 tokens for sequence 1 before and 0 now",),
         [
             *RUN,
             Do(Admit(1, (1, 2, 3))),

@@ -315,7 +315,7 @@ def _may_end_inside(spec: Spec, sequence: Sequence, group: int, size: int) -> bo
 
 def _promised(spec: Spec, sequence: Sequence, group: int, kept_back: Set[int]) -> int:
     """How many of the blocks that match has just promised take no room: they are kept back anyway, or no token to come reads them."""
-    tokens = spec.hits.get(sequence.path[-1], 0) if sequence.computed == 0 else 0
+    tokens = spec.hits.get(sequence.seq, 0) if sequence.computed == 0 else 0
     size, low = spec.block_sizes[group], window_low(tokens, spec.windows[group])
     shared = 0
     for end in range(size, tokens + 1, size):

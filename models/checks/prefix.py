@@ -65,12 +65,11 @@ def _prove(spec: Spec, sequence: Sequence, group: int, wanted: range) -> None:
 
 def steady_hit(spec: Spec, op: Match, tokens: int) -> None:
     """As long as nothing succeeded that could change it, a match says the same again: what failed in between changed nothing."""
-    prompt = spec.live[op.seq].path[-1]
-    said = spec.hits.setdefault(prompt, tokens)
+    said = spec.hits.setdefault(op.seq, tokens)
     if said != tokens:
         raise Broken(
             "failure-changes-nothing",
-            f"match found {counted(said)} for the prompt of sequence {op.seq} before and {tokens} now, though every operation in between failed or only looked",
+            f"match found {counted(said)} for sequence {op.seq} before and {tokens} now, though every operation in between failed or only looked",
             sequences=(op.seq,),
         )
 
