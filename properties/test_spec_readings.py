@@ -604,7 +604,7 @@ class TestFailures:
         assert law([*script[:-2], Do(Admit(1, (1, 2, 4))), script[-1]], num_blocks=3, block_size=1, prefix=True) == "no-leak"
 
     def test_a_request_that_resumes_need_not_be_matched_as_another_with_its_prompt(self):
-        script = [*computed(0, (1, 2, 3), [0, 1]), Do(Admit(1, (1, 2, 3))), Do(Release(0, "preempt")), Do(Match(1), Hit(2))]
+        script = [*computed(0, (1, 2, 3), [0, 1]), Do(Admit(1, (1, 2, 3))), Do(Release(0, "preempt"), tables={0: []}), Do(Match(1), Hit(2))]
         assert law([*script, Do(Match(0), Hit(0))], prefix=True) is None
         assert law([*script, Do(Match(1), Hit(0))], prefix=True) == "failure-changes-nothing"
 
