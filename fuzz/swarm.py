@@ -245,14 +245,12 @@ class Swarm(Draws):
     def _squeeze(self, spec: Spec) -> Op | None:
         """A newcomer that shares nothing and needs a little more than what is free without evicting: what goes first shows the policy.
 
-        Where no policy is to be seen it mostly leaves what is cached, and uses again all else. Where something should come after it, it takes all that is left.
+        Where no policy is to be seen it mostly spares what is cached, and uses again all else. Where something should come after it, it takes all that is left.
         """
         taken = spec.owners.keys() | spec.fenced().keys()
         evictable = (spec.seen.books.cached or set()) - taken
         room = (spec.usable - len(taken)) // len(spec.groups)
-        spare = (
-            "lru" not in self.capabilities.policy
-        )  # nothing is to be seen of the policy: leave what is cached, mostly, and use again all else
+        spare = "lru" not in self.capabilities.policy
         more = self._any((0, 0, 1)) if spare else self._between(1, max(1, len(evictable)))
         blocks = room if self._after_squeeze else min(room, room - len(evictable) // len(spec.groups) + more)
         after, self._after_squeeze = self._after_squeeze, ()

@@ -214,11 +214,8 @@ def reset(spec: Spec, op: Reset, outcome: Outcome) -> None:
 def _forget(spec: Spec, blocks: Iterable[int], how: How) -> None:
     """What the books show to be no longer matchable. A block that is held and was not matchable has its first publication still before it."""
     for block in blocks:
-        held = block in spec.owners
-        if not held or not spec.seen.was_private(block):
+        if block not in spec.owners or not spec.seen.was_private(block):
             spec.memory.forget(block, how)
-            if held:
-                spec.withheld.add(block)
 
 
 def swap_out(spec: Spec, op: SwapOut, outcome: Outcome) -> None:

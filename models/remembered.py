@@ -43,8 +43,6 @@ class Remembered:
         """Block -> (sequence, group, index) of every table entry that lists it."""
         self.tree = PrefixTree()
         self.memory = GhostMemory(num_blocks, max(self.block_sizes))
-        self.withheld: set[int] = set()
-        """Blocks that were evicted or reset while they were held, since a step last began or ended."""
         self._most_nodes = TREE_SLACK
         self._begin_with_nobody()
         self._begin_without_work()

@@ -57,12 +57,11 @@ def publish_again(spec: Spec, sequence: Sequence) -> None:
 
 def publish_all_again(spec: Spec) -> None:
     """The same for all that is held, or was until now: a cache may publish for every sequence when a step begins or ends."""
-    if not spec.withheld:
+    forgotten = spec.memory.forgotten
+    if not forgotten:
         return
-    held = spec.owners.keys() | {block for _, block in spec.seen.unlisted}
-    for block in spec.withheld & held:
-        spec.memory.forgotten.pop(block, None)
-    spec.withheld.clear()
+    for block in forgotten.keys() & spec.owners.keys() | {block for _, block in spec.seen.unlisted if block in forgotten}:
+        del forgotten[block]
 
 
 def _seen_elsewhere(spec: Spec, sequence: Sequence) -> None:
