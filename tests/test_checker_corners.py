@@ -288,6 +288,19 @@ def test_books_that_cannot_be_compared_are_a_fault_of_the_adapter():
         checked.books(known)
 
 
+def test_a_list_that_breaks_while_it_is_read_is_named():
+    class Lost(list):
+        def __iter__(self):
+            raise RuntimeError("the device is lost")
+
+    class Adapter(ProductionAdapter):
+        def snapshot(self):
+            return msgspec.structs.replace(super().snapshot(), free=Lost([0]))
+
+    with pytest.raises(AdapterFault, match=r"^Snapshot.free could not be read: RuntimeError: the device is lost at"):
+        started(Adapter).books()
+
+
 def test_the_place_in_code_that_has_no_module_is_told_too():
     names = {"ProductionAdapter": ProductionAdapter}
     exec("class Adapter(ProductionAdapter):\n    def append(self, seq, tokens):\n        raise KeyError(seq)", names)
