@@ -18,8 +18,7 @@ from typing import Final
 WATCH_SECONDS: Final = 1.0
 """How often a worker looks whether its parent is still there."""
 
-
-DIE_WITH_PARENT: Final = 1
+_DIE_WITH_PARENT: Final = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
 
@@ -54,7 +53,7 @@ def end_with_parent() -> None:
 def kill_with_parent(parent: int) -> None:
     """For a process that runs what may never return, not even to another thread of its own: on Linux the kernel ends it with its parent, whose id it was told."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() != parent:  # it was too late for the kernel to tell
             os._exit(1)
 

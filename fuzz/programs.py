@@ -21,6 +21,9 @@ FORMAT: Final = 1
 FAILURES: Final = Path(".kvproof/failures")
 """Where failure files go, if nothing else is asked for."""
 
+VARIANTS: Final = "variants"
+"""The folder beneath them for what else a campaign has of a failure that is told."""
+
 
 class PoolConfig(msgspec.Struct, frozen=True):
     """The pool that a program runs on."""

@@ -151,9 +151,13 @@ class Swarm(Draws):
             if seq not in spec.live:  # the cache refused to admit it
                 return self._probe(spec)
             return Match(seq) if self._probes % 4 or len(spec.live[seq].known) > 64 else Extend(seq, len(spec.live[seq].known))
-        self._probing = self.next_seq
-        self.next_seq += 1
+        self._probing = self._new_seq()
         return Admit(self._probing, *self._prompts.probe(spec))
+
+    def _new_seq(self) -> int:
+        """The number of a sequence that comes."""
+        seq, self.next_seq = self.next_seq, self.next_seq + 1
+        return seq
 
     # -- swarm --------------------------------------------------------------------------------------------------------------------------------------
 
@@ -198,7 +202,7 @@ class Swarm(Draws):
         asked = self._prompts.let_go_in_flight(spec)
         if asked is None or len(spec.live) > MAX_LIVE:
             return None
-        seq, self.next_seq = self.next_seq, self.next_seq + 1
+        seq = self._new_seq()
         self._next_come(Extend(seq, len(asked[0])), EndStep())
         return Admit(seq, *asked)
 
@@ -222,8 +226,7 @@ class Swarm(Draws):
             return None
         if self.capabilities.prefix and self._random() < TWIN_SHARE and (twin := self._twin(spec)) is not None:
             return twin
-        op = Admit(self.next_seq, *self._prompts.newcomer(spec))
-        self.next_seq += 1
+        op = Admit(self._new_seq(), *self._prompts.newcomer(spec))
         if self._warm:
             self._warm = False
             self._plan += [Extend(op.seq, len(op.prompt)), *self._device_work(), Commit(op.seq)]
@@ -234,7 +237,7 @@ class Swarm(Draws):
         sequence = self._pick([s for s in spec.live.values() if s.out is not None and not s.computed and len(s.known) > self.block_size])
         if sequence is None:
             return None
-        seq, self.next_seq = self.next_seq, self.next_seq + 1
+        seq = self._new_seq()
         prompt = self._prompts.twin(sequence)
         self._next_come(Extend(seq, len(prompt)), *self._device_work(), Commit(sequence.seq), Commit(seq))
         if self._random() < 0.5:
@@ -258,7 +261,7 @@ class Swarm(Draws):
             self._next_come(*after)
             return None
         prompt = tuple([self._any(STRANGERS) for _ in range(blocks * self.block_size)])
-        seq, self.next_seq = self.next_seq, self.next_seq + 1
+        seq = self._new_seq()
         if after:
             after = (*after, Release(seq))
         elif spare:
@@ -444,8 +447,7 @@ class Swarm(Draws):
         parent = self._pick([s for s in spec.live.values() if s.out is None and (s.computed or self._random() < 0.1)])
         if parent is None:
             return None
-        self.next_seq += 1
-        return Fork(parent.seq, self.next_seq - 1)
+        return Fork(parent.seq, self._new_seq())
 
     def _release(self, spec: Spec) -> Op | None:
         op = self._release_a_reader(spec) if spec.steps and spec.seen.held_twice and self._random() < 0.5 else None

@@ -8,7 +8,6 @@ about laws: a 0 would read as "held". The process of the command keeps the termi
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import signal
@@ -21,9 +20,6 @@ _AT_FAULT: Final = 2
 
 _ASKED_TO_END: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_DIE_WITH_PARENT: Final = 1
-"""PR_SET_PDEATHSIG of prctl(2)."""
-
 
 def supervised(run: Callable[[], int]) -> int:
     """What `run` returns in a process of its own. Where that is not Linux, it runs in this process."""
@@ -33,10 +29,13 @@ def supervised(run: Callable[[], int]) -> int:
     watched = {*_ASKED_TO_END, signal.SIGCHLD}
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever ignores it never hears of a child
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        from kvproof.fuzz.processes import kill_with_parent
+
+        kill_with_parent(parent)
         status = run()
         answer[0] = status + 1
         return status

@@ -340,19 +340,21 @@ def _not(condition: ast.expr) -> ast.expr:
     return ast.UnaryOp(ast.Not(), condition)
 
 
-def _but(node: ast.AST, **fields: object) -> str:
-    """A node with other fields, as text."""
+def _with(node: T, **fields: object) -> T:
+    """A node with other fields."""
     twin = copy.copy(node)
     for field, value in fields.items():
         setattr(twin, field, value)
-    return _text(twin)
+    return twin
+
+
+def _but(node: ast.AST, **fields: object) -> str:
+    """The same, as text."""
+    return _text(_with(node, **fields))
 
 
 def _but_its_loop(node: Comprehension, **fields: object) -> str:
-    twin = copy.copy(node.generators[-1])
-    for field, value in fields.items():
-        setattr(twin, field, value)
-    return _but(node, generators=[*node.generators[:-1], twin])
+    return _but(node, generators=[*node.generators[:-1], _with(node.generators[-1], **fields)])
 
 
 def _at(parts: Sequence[T], place: int, *others: T) -> list[T]:

@@ -41,11 +41,8 @@ class Cause(msgspec.Struct, frozen=True):
 
 def cause_name(finding: Finding) -> str:
     """The name of the cause that `finding` would stand for. Two failures of one shape have one name."""
-    if isinstance(finding.program, str) or not finding.law:
-        return identity(finding)
-    ops = finding.program.ops
-    kinds = ", ".join(sorted(takes(ops)))
-    return f"{finding.law} at {_breaks_at(ops)}" + (f": {kinds}" if kinds else "")
+    broken, at, kinds = _sign(finding)
+    return broken + (f" at {at}" if at else "") + (f": {', '.join(sorted(kinds))}" if kinds else "")
 
 
 def causes(findings: Iterable[Finding]) -> list[Cause]:

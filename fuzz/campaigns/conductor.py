@@ -356,9 +356,7 @@ class Conductor:
         for finding in result.findings:
             self._keep_finding(finding)
         self._keep_examples(result)
-        self._keep_record(result.record)  # last: a batch with a record is not done again, so what it found has to be kept by then
-        self.store.close_order(order)
-        self.owed.discard(order.number)
+        self._close(order, result.record)
         if self.plan.batch is None and order.kind == "swarm" and order.attempt == 1 and result.record.programs:
             rate = result.record.programs / max(result.record.seconds, 1e-3)
             wanted = rate * max(BATCH_SECONDS, BATCH_SECONDS_PER_WORKER * self.crew.size)
@@ -398,7 +396,11 @@ class Conductor:
     def _give_up(self, order: Order, lost: Lost) -> None:
         told = f"{lost.how}; the target ends or blocks its process."
         self._keep_finding(Finding("", told, f"seed {lost.seed or order.seed}", 1))
-        self._keep_record(Record(self.plan.campaign, order.number, order.seed, order.attempt, lost=lost.how, failures={"": 1}))
+        self._close(order, Record(self.plan.campaign, order.number, order.seed, order.attempt, lost=lost.how, failures={"": 1}))
+
+    def _close(self, order: Order, record: Record) -> None:
+        """The batch is over. This comes last: one with a record is not done again, so what it found has to be kept by then."""
+        self._keep_record(record)
         self.store.close_order(order)
         self.owed.discard(order.number)
 

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from kvproof.fuzz.campaigns.apart import ends_its_process
 from kvproof.fuzz.campaigns.causes import Cause
-from kvproof.fuzz.programs import Program, failure_name, keep_program, portable
+from kvproof.fuzz.programs import VARIANTS, Program, failure_name, keep_program, portable
 from kvproof.fuzz.verdicts import Finding
-
-VARIANTS: Final = "variants"
-"""The folder of variants, in that of the failure files."""
 
 
 def arrange(failures: Path, causes: Iterable[Cause], gone: Iterable[Finding] = ()) -> None:

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvproof.fuzz.programs import Program, local
+from kvproof.fuzz.programs import VARIANTS, Program, local
 from kvproof.fuzz.reports import wording
 from kvproof.fuzz.reports.step_table import steps_table
 from kvproof.fuzz.reports.steps import Replay
@@ -140,7 +140,7 @@ def _show_law(console: Console, exhibits: Sequence[Exhibit | CaseExhibit], waive
         say(console, f"{wording.counted(len(kept), f'more {program}')} that {verb} it {_kept_in(kept)}.")
     if variants and first.path is not None:
         verb = "is" if variants == 1 else "are"
-        say(console, f"{wording.counted(variants, 'variant')} of {'these' if kept else 'it'} {verb} in {first.path.parent / 'variants'}.")
+        say(console, f"{wording.counted(variants, 'variant')} of {'these' if kept else 'it'} {verb} in {first.path.parent / VARIANTS}.")
 
 
 def _kept_in(paths: Sequence[Path]) -> str:

@@ -143,11 +143,10 @@ class Machine:
         traffic = Traffic(self.memory, views, compiled.stored_roots, grid, function.name, self.violations_found)
         run = Run(function.name, grid, traffic, self)
         count, chunk = math.prod(grid), max(1, self.chunk_elements // _largest_tile(function))
-        order = None if self.order_seed is None else np.random.default_rng(self.order_seed).permutation(count)
+        order = np.arange(count) if self.order_seed is None else np.random.default_rng(self.order_seed).permutation(count)
         with np.errstate(all="ignore"):
             for start in range(0, count, chunk):
-                ids = np.arange(start, min(start + chunk, count)) if order is None else order[start : start + chunk]
-                ops_flow.run_function(compiled, arguments, Frame(ids, run))
+                ops_flow.run_function(compiled, arguments, Frame(order[start : start + chunk], run))
 
 
 def _redirect(machine: Machine) -> Any:

@@ -261,15 +261,16 @@ def no_spurious_exhaustion(spec: Spec, op: Extend, raised: str) -> None:
             f"sequence {op.seq} is alone and needs {need} of {spec.usable} blocks, yet extend raised {raised}",
             sequences=(op.seq,),
         )
-    kept_back = set(spec.owners) | spec.pinned()
-    promised = [_promised(spec, sequence, group, kept_back) for group in range(len(needs))]
-    lacks = [blocks - have - shared for blocks, have, shared in zip(needs, haves, promised, strict=True)]
-    if spec.exact and spec.room_for(lacks, kept_back):
-        raise Broken(
-            "no-spurious-exhaustion",
-            f"sequence {op.seq} needs at most {counted(sum(lacks), 'more block')}, and {counted(spec.usable - len(kept_back), 'block')} can be had, free or evictable, yet extend raised {raised}",
-            sequences=(op.seq,),
-        )
+    if spec.exact:
+        kept_back = set(spec.owners) | spec.pinned()
+        promised = [_promised(spec, sequence, group, kept_back) for group in range(len(needs))]
+        lacks = [blocks - have - shared for blocks, have, shared in zip(needs, haves, promised, strict=True)]
+        if spec.room_for(lacks, kept_back):
+            raise Broken(
+                "no-spurious-exhaustion",
+                f"sequence {op.seq} needs at most {counted(sum(lacks), 'more block')}, and {counted(spec.usable - len(kept_back), 'block')} can be had, free or evictable, yet extend raised {raised}",
+                sequences=(op.seq,),
+            )
     if "exact" in spec.capabilities.policy and raised != "OutOfBlocks" and not spec.exhausted(op):
         # A cache that plans for more than it is asked for says OutOfBlocks, and does not fail.
         raise Broken("no-spurious-exhaustion", f"there was room for what sequence {op.seq} asks for, yet extend raised {raised}")
