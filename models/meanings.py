@@ -212,9 +212,10 @@ def reset(spec: Spec, op: Reset, outcome: Outcome) -> None:
 
 
 def _forget(spec: Spec, blocks: Iterable[int], how: How) -> None:
-    """What the books show to be no longer matchable. A block that is held and was not matchable has its first publication still before it."""
+    """What the books show to be no longer matchable. A block that was not matchable, and is held or kept back for device work, has its first publication still before it."""
     for block in blocks:
-        if block not in spec.owners or not spec.seen.was_private(block):
+        held = block in spec.owners or spec.deferrals.count(block)
+        if not (held and spec.seen.was_private(block)):
             spec.memory.forget(block, how)
 
 

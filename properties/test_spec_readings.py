@@ -131,6 +131,14 @@ class TestPublishing:
         asked = [Do(Admit(1, (1, 2, 3))), Do(Match(1), Hit(2))]
         assert law([*script, *STEP, *asked], prefix=True, evict=True, steps=True) == "eviction-forgets"
 
+    def test_a_step_that_ends_may_publish_what_was_kept_back_for_it_and_never_was_matchable(self):
+        """A cache that publishes when the device is done with a block does so after its sequence has gone, too; what had been published stays evicted."""
+        able = {"prefix": True, "evict": True, "steps": True, "snapshot": True}
+        for cached, expected in [([], None), ([0], "eviction-forgets")]:
+            held = [Do(Admit(0, (1, 2, 3))), Do(Extend(0, 2), tables={0: [0]}), *STEP, Do(Commit(0), cached=cached)]
+            let_go = [Do(Extend(0, 1), tables={0: [0, 1]}), Do(BeginStep()), Do(Release(0)), Do(Evict((0,)), len(cached), cached=[])]
+            assert law([*held, *let_go, Do(EndStep(), cached=[0])], **able) == expected
+
     def test_an_admission_may_work_off_what_was_put_off(self):
         script = [*computed(0, (1, 2), [0]), Do(Admit(1, (1, 2, 3))), Do(Match(1), Hit(0)), Do(Admit(2, (9,))), Do(Match(1), Hit(2))]
         assert law(script, prefix=True) is None
