@@ -28,8 +28,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from shrinking_report import Finish, Race, drawn, markdown, show
 
 from kvproof.fuzz.bugs import BUGS, SeededBug
-from kvproof.fuzz.engine import Search, Tally, run_seed
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
+from kvproof.fuzz.runs import Search, Tally, run_seed
 from kvproof.fuzz.shrink import Shrinker, breaks
 from kvproof.fuzz.simpler import Candidate, Ops
 from kvproof.impl.checker import read_capabilities

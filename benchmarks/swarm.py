@@ -18,9 +18,9 @@ from collections.abc import Callable
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from kvproof.fuzz.engine import Search, Tally, run_program, run_seed
 from kvproof.fuzz.mutants import parents_of
 from kvproof.fuzz.programs import Program
+from kvproof.fuzz.runs import Search, Tally, run_program, run_seed
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.ops import Op
 from kvproof.properties.machine import cache_machine

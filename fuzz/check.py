@@ -1,6 +1,6 @@
 """Spend a budget on a target and answer every law.
 
-Each worker runs the programs of seeds (`engine` says how one is drawn), and now and then a batch from the Hypothesis machine; program i of seed s is the same whoever
+Each worker runs the programs of seeds (`runs` says how one is drawn), and now and then a batch from the Hypothesis machine; program i of seed s is the same whoever
 runs it. When a law breaks, its program is shrunk at once, and the search goes on for a moment: other programs often shrink to something shorter, or break a law nearer to
 the cause.
 """
@@ -17,9 +17,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from kvproof.fuzz.engine import Found, Search, Tally, hypothesis_batch, run_seed
 from kvproof.fuzz.processes import end_with_parent, forking, how_it_ended, process_context
 from kvproof.fuzz.programs import FORMAT, Program
+from kvproof.fuzz.runs import Found, Search, Tally, hypothesis_batch, run_seed
 from kvproof.fuzz.shrink import shrink, shrink_fault, shrink_hang
 from kvproof.fuzz.verdicts import Finding, Report, computed_nothing, law_verdicts
 from kvproof.impl.checker import AdapterFault, read_capabilities

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from kvproof.fuzz.engine import Ran, Search, Tally, run_program
+from kvproof.fuzz.runs import Ran, Search, Tally, run_program
 
 DOUBLE_BITS: Final = 16
 """Bits of a fraction: nearly every choice is made by one, among a few, so finer ones would only make inputs longer."""

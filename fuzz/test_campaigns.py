@@ -35,8 +35,8 @@ from kvproof.fuzz.campaigns.prune import cover, prune
 from kvproof.fuzz.campaigns.records import Record, collected, merge, totals
 from kvproof.fuzz.campaigns.store import Store, directory, untouched
 from kvproof.fuzz.campaigns.work import Worker
-from kvproof.fuzz.engine import SERVING_LENGTH, Search, Tally, is_long, run_kept, run_program
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
+from kvproof.fuzz.runs import SERVING_LENGTH, Search, Tally, is_long, run_kept, run_program
 from kvproof.impl.checker import read_capabilities
 from kvproof.impl.production.adapter import SynchronousAdapter
 from kvproof.models.ops import Admit, Extend, Fork, Release

@@ -20,7 +20,7 @@ from kvproof.fuzz.campaigns.findings import identity
 from kvproof.fuzz.campaigns.orders import Job, Result
 from kvproof.fuzz.campaigns.ray_crew import RayCrew
 from kvproof.fuzz.campaigns.store import Store, directory, redis
-from kvproof.fuzz.engine import Search, Tally, run_program
+from kvproof.fuzz.runs import Search, Tally, run_program
 from kvproof.impl.checker import read_capabilities
 from kvproof.targets import find_target
 
@@ -102,7 +102,7 @@ class Exchange:
 def of_the_machine(monkeypatch):
     """Every order goes to the Hypothesis machine, and is short."""
     monkeypatch.setattr("kvproof.fuzz.campaigns.conductor.MACHINE_EVERY", 1)
-    monkeypatch.setattr("kvproof.fuzz.engine.MACHINE_PROGRAMS", 8)
+    monkeypatch.setattr("kvproof.fuzz.runs.MACHINE_PROGRAMS", 8)
 
 
 def stop_after(batches, conductor):

@@ -13,10 +13,10 @@ from toys_more import Crashing, Deaf, Dying, Everything, Greedy, Leaving, Slow, 
 
 from kvproof import Capabilities, Refused
 from kvproof.fuzz import check as check_module
-from kvproof.fuzz import engine
+from kvproof.fuzz import runs
 from kvproof.fuzz.check import BUDGETS, Gathering, Progress, check, work_of
-from kvproof.fuzz.engine import SERVING_EVERY, SERVING_LENGTH, Search, Tally, is_long, run_seed
 from kvproof.fuzz.reports.steps import replay
+from kvproof.fuzz.runs import SERVING_EVERY, SERVING_LENGTH, Search, Tally, is_long, run_seed
 from kvproof.fuzz.verdicts import Report, law_verdicts
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.laws import CACHE_LAWS
@@ -439,7 +439,7 @@ def test_a_failure_of_kvproof_itself_is_raised_and_not_blamed_on_the_target(monk
     def broken(*_):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(engine, "drain", broken)
+    monkeypatch.setattr(runs, "drain", broken)
     with pytest.raises(ZeroDivisionError):
         checked(Toy)
     with pytest.raises(RuntimeError, match=r"(?s)kvproof failed in a worker:.*ZeroDivisionError: ours"):

@@ -9,8 +9,8 @@ from itertools import islice
 import pytest
 
 from kvproof.fuzz.bugs import BUGS
-from kvproof.fuzz.engine import SERVING_LENGTH
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
+from kvproof.fuzz.runs import SERVING_LENGTH
 from kvproof.fuzz.serving import Serving, serving_pool
 from kvproof.fuzz.shrink import shrink
 from kvproof.impl.adapter import CacheAdapter

@@ -13,9 +13,9 @@ from toys_more import Everything, Greedy, RaisingHalfway
 from kvproof import Capabilities, Namespace
 from kvproof.fuzz import shrink as shrink_module
 from kvproof.fuzz.bugs import BUGS as SEEDED
-from kvproof.fuzz.engine import Search, Tally, run_seed
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
 from kvproof.fuzz.runnable import runnable
+from kvproof.fuzz.runs import Search, Tally, run_seed
 from kvproof.fuzz.shrink import Candidate, Shrinker, breaks, shrink, shrink_fault
 from kvproof.fuzz.simpler import anew, by_fork, merged
 from kvproof.fuzz.swarm import Swarm

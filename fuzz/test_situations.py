@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from toys import Leaky, Toy
 
-from kvproof.fuzz.engine import Search, Tally, run_kept, run_program
 from kvproof.fuzz.from_bytes import ByteChoices, run_bytes
 from kvproof.fuzz.mutants import MOST_MUTANT_OPS, mutant, parents_of
+from kvproof.fuzz.runs import Search, Tally, run_kept, run_program
 from kvproof.impl.checker import read_capabilities
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
 from kvproof.models.capabilities import Capabilities

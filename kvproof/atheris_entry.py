@@ -12,9 +12,9 @@ from __future__ import annotations
 import sys
 
 from kvproof.fuzz.campaigns.findings import finding_of
-from kvproof.fuzz.engine import Search
 from kvproof.fuzz.from_bytes import run_bytes
 from kvproof.fuzz.programs import FAILURES, Program, write_program
+from kvproof.fuzz.runs import Search
 from kvproof.fuzz.shrink import shrink
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.targets import BadTarget, find_target

@@ -159,8 +159,8 @@ def _write_issue(place: Path, conductor: Conductor, target: str, adapter: type, 
 def _prune(asked: Asked, adapter: type, capabilities: Capabilities | None, store: Store, console: Console) -> int:
     from kvproof.fuzz.campaigns.folder import arrange
     from kvproof.fuzz.campaigns.prune import prune
-    from kvproof.fuzz.engine import Search
     from kvproof.fuzz.reports.campaign import show_pruned
+    from kvproof.fuzz.runs import Search
 
     if capabilities is None:
         raise Unusable(f"{asked.target} are kernels, whose cases are not kept as a corpus, so there is nothing to prune.")

@@ -9,7 +9,7 @@ import msgspec
 
 from kvproof.fuzz.bugs.registry import SeededBug
 from kvproof.fuzz.check import check
-from kvproof.fuzz.engine import Search, Tally, run_seed
+from kvproof.fuzz.runs import Search, Tally, run_seed
 from kvproof.impl.checker import read_capabilities
 
 SEED: Final = 1

@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
-from kvproof.fuzz.engine import Ran, Search, Tally, run_kept, run_program
 from kvproof.fuzz.processes import how_it_ended, kill_with_parent
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
+from kvproof.fuzz.runs import Ran, Search, Tally, run_kept, run_program
 from kvproof.fuzz.shrink import Shrinker
 from kvproof.fuzz.simpler import Candidate
 from kvproof.impl.checker import call_of

@@ -8,8 +8,8 @@ import msgspec
 
 from kvproof.fuzz.campaigns.apart import ends_its_process, program_apart
 from kvproof.fuzz.campaigns.store import Store
-from kvproof.fuzz.engine import Search, Tally, run_kept
 from kvproof.fuzz.programs import Program
+from kvproof.fuzz.runs import Search, Tally, run_kept
 from kvproof.fuzz.verdicts import Finding
 from kvproof.properties.situations import Reached
 

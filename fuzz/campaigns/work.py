@@ -13,8 +13,8 @@ from kvproof.fuzz.campaigns.examples import Relay
 from kvproof.fuzz.campaigns.findings import finding_of
 from kvproof.fuzz.campaigns.orders import Job, Kept, Order, Result
 from kvproof.fuzz.campaigns.records import Record
-from kvproof.fuzz.engine import Found, Ran, Search, Tally, hypothesis_batch, run_kept, run_program
 from kvproof.fuzz.programs import Program
+from kvproof.fuzz.runs import Found, Ran, Search, Tally, hypothesis_batch, run_kept, run_program
 from kvproof.fuzz.shrink import shrink, shrink_fault, shrink_hang
 from kvproof.fuzz.verdicts import Finding
 from kvproof.impl.checker import read_capabilities
