@@ -1,4 +1,4 @@
-"""How far apart rounding and faults are: the largest error of a logit in random schedules of the sound engine, and the smallest that a seeded fault makes.
+"""How far apart rounding and faults are: the largest error of a logit in random schedules of the sound engine, and the smallest that a seeded bug makes.
 
 python benchmarks/engine.py [--programs 200]
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 from kvproof.fuzz.check import check
 from kvproof.impl.engine.adapter import EngineAdapter, Wanted
 from kvproof.impl.engine.variants import VARIANTS
-from kvproof.properties.engine.faults import FAULTS
+from kvproof.properties.engine.bugs import BUGS
 from kvproof.properties.engine.schedules import ENGINE
 from kvproof.properties.lockstep import run
 
@@ -40,7 +40,7 @@ def main() -> None:
         lines.append(f"{variant.__name__:18} {report.verdict}  {len(seen):5} passes  largest error {max(seen):.1e}")
     for name, (blocks, size, ops) in ENGINE.items():
         seen.clear()
-        run(ops, FAULTS[name], num_blocks=blocks, block_size=size)
+        run(ops, BUGS[name], num_blocks=blocks, block_size=size)
         lines.append(f"{name:40} error {seen[-1]:.1e}")
     print(*lines, sep="\n")
 

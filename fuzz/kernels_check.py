@@ -55,22 +55,22 @@ def missing(names: Iterable[str] = EXTRA, who: str = "") -> str:
 
 
 def seeded() -> dict[str, str]:
-    """The seeded faults of kernels: name as a target, after `kernel-bug:` -> law that it breaks."""
-    from kvproof.properties.kernels.faults import FAULTS
-    from kvproof.properties.kernels.paged_faults import ALL_FAULTS
+    """The seeded bugs of kernels: name as a target, after `kernel-bug:` -> law that it breaks."""
+    from kvproof.properties.kernels.bugs import BUGS
+    from kvproof.properties.kernels.paged_bugs import ALL_BUGS
 
-    return {name.replace(" ", "-"): fault.law for name, fault in {**FAULTS, **ALL_FAULTS}.items()}
+    return {name.replace(" ", "-"): bug.law for name, bug in {**BUGS, **ALL_BUGS}.items()}
 
 
 def build_seeded(name: str) -> type:
     """The plain or the paged kernels with one line changed. They are written to files for as long as Python runs: Triton reads kernels from theirs."""
-    from kvproof.properties.kernels.faults import FAULTS, build
-    from kvproof.properties.kernels.paged_faults import ALL_FAULTS, build_paged
+    from kvproof.properties.kernels.bugs import BUGS, build
+    from kvproof.properties.kernels.paged_bugs import ALL_BUGS, build_paged
 
     directory = tempfile.mkdtemp(prefix="kvproof-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    spoken = next(fault for fault in [*FAULTS, *ALL_FAULTS] if fault.replace(" ", "-") == name)
-    return (build if spoken in FAULTS else build_paged)(spoken, Path(directory))
+    spoken = next(bug for bug in [*BUGS, *ALL_BUGS] if bug.replace(" ", "-") == name)
+    return (build if spoken in BUGS else build_paged)(spoken, Path(directory))
 
 
 class Progress(msgspec.Struct):

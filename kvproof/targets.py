@@ -1,7 +1,7 @@
 """From a name to the adapter that it means.
 
 A target is `module:Class`, `path/to/file.py:Class`, a name that kvproof brings along (`production`), a release of an engine (`vllm==0.33.0`), `bug:NAME` for a
-seeded bug of a cache, `kernel-bug:NAME` for a seeded fault of kernels, or `race-bug:NAME` for a cache that is wrong only where threads meet. What kind of target a class is, its contract says: see `kvproof.fuzz.kernels_check`.
+seeded bug of a cache, `kernel-bug:NAME` for a seeded bug of kernels, or `race-bug:NAME` for a cache that is wrong only where threads meet. What kind of target a class is, its contract says: see `kvproof.fuzz.kernels_check`.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def test_without_torch_one_sentence_says_what_to_install(kvproof, place, without
     assert err.count("\n") == 1
 
 
-def test_a_kernel_law_names_its_seeded_faults(kvproof, without_torch):
+def test_a_kernel_law_names_its_seeded_bugs(kvproof, without_torch):
     status, out, _ = kvproof("laws", "padding-inert")
 
     assert status == 0
@@ -286,7 +286,7 @@ def test_a_case_of_kernels_is_not_shrunk_again(kvproof, place):
 
 
 @needs_extra
-def test_a_seeded_fault_of_kernels_is_a_target(kvproof, place):
+def test_a_seeded_bug_of_kernels_is_a_target(kvproof, place):
     status, out, _ = kvproof("check", "kernel-bug:padding-slots-are-written", "--budget", "0.1", "--seed", "1")
 
     assert status == 1

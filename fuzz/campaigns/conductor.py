@@ -337,7 +337,7 @@ class Conductor:
         if order.kind == "canary":
             if not any(finding.law for finding in result.findings):
                 raise HarnessBroken(
-                    "The canary, a cache with a known fault, broke no law: this campaign could not have found anything. "
+                    "The canary, a cache with a seeded bug, broke no law: this campaign could not have found anything. "
                     "Reinstall kvproof, and report this if it stays."
                 )
             self.proven.add(worker)

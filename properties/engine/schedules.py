@@ -1,4 +1,4 @@
-"""For each seeded fault of the engine and of its storage the shortest schedule that is known to show it: what the shrinker left of a random one."""
+"""For each seeded bug of the engine and of its storage the shortest schedule that is known to show it: what the shrinker left of a random one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine keeps every law, the end-to-end law included; each seeded fault of it breaks that one, in a few operations."""
+"""The engine keeps every law, the end-to-end law included; each seeded bug of it breaks that one, in a few operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvproof.impl.engine.engine import Engine
 from kvproof.impl.engine.variants import VARIANTS, HybridEngine, Int8Engine, Int8LatentEngine, LatentEngine
 from kvproof.impl.production.errors import UnknownStep
 from kvproof.models.ops import Admit, Append, BeginStep, Commit, EndStep, Extend, Fork, SwapIn, SwapOut
-from kvproof.properties.engine.faults import FAULTS
+from kvproof.properties.engine.bugs import BUGS
 from kvproof.properties.engine.on_machine import TritonOnMachine
 from kvproof.properties.engine.schedules import ENGINE, served
 from kvproof.properties.lockstep import SERVED, run
@@ -63,10 +63,10 @@ def test_the_triton_kernels_give_them_too_and_touch_nothing_else(variant: type[E
     assert len(result.ran) == len(EVERYTHING)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_seeded_fault_breaks_the_end_to_end_law_in_a_few_operations(name: str) -> None:
+@pytest.mark.parametrize("name", BUGS)
+def test_a_seeded_bug_breaks_the_end_to_end_law_in_a_few_operations(name: str) -> None:
     blocks, size, ops = ENGINE[name]
-    faulty = FAULTS[name]
+    faulty = BUGS[name]
     result = run(ops, faulty, num_blocks=blocks, block_size=size)
     assert result.violation is not None, result.fault
     assert result.violation.law == SERVED
@@ -76,9 +76,9 @@ def test_a_seeded_fault_breaks_the_end_to_end_law_in_a_few_operations(name: str)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", [name for name in FAULTS if name != "a-batch-takes-the-first-table"])
-def test_a_seeded_fault_is_found_and_shrunk_by_the_tools_of_caches(name: str) -> None:
-    report = check(FAULTS[name], name=name, seconds=300, seed=1, programs=1000)
+@pytest.mark.parametrize("name", [name for name in BUGS if name != "a-batch-takes-the-first-table"])
+def test_a_seeded_bug_is_found_and_shrunk_by_the_tools_of_caches(name: str) -> None:
+    report = check(BUGS[name], name=name, seconds=300, seed=1, programs=1000)
     assert [finding.law for finding in report.violations] == [SERVED], report.error
     assert report.violations[0].steps <= MOST_OPERATIONS
 

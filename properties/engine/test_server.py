@@ -15,8 +15,8 @@ from kvproof.impl.engine.server import Limits, Request, RequestTooLarge, Server
 from kvproof.impl.engine.variants import VARIANTS
 from kvproof.impl.production.errors import TokenOutOfRange
 from kvproof.models.ops import Admit, Extend, Fork, Release, SwapIn
-from kvproof.properties.engine.faults import FAULTS as ENGINE_FAULTS
-from kvproof.properties.engine.server_faults import FAULTS
+from kvproof.properties.engine.bugs import BUGS as ENGINE_BUGS
+from kvproof.properties.engine.server_bugs import BUGS
 from kvproof.properties.engine.traffic import Arrival, Traffic, half_right, judge, serve, traffics
 from kvproof.properties.lockstep import SERVED, run
 
@@ -104,7 +104,7 @@ def test_beams_on_the_host_go_on_under_their_adapter() -> None:
 
 def test_a_schedule_of_the_server_shows_what_a_faulty_engine_does() -> None:
     """Where sequences of one history are in one batch, which random programs of caches seldom have."""
-    faulty = ENGINE_FAULTS["a-batch-takes-the-first-table"]
+    faulty = ENGINE_BUGS["a-batch-takes-the-first-table"]
     result = run(serve(CROWD).ops, faulty, num_blocks=CROWD.num_blocks, block_size=CROWD.block_size)
     assert result.violation is not None
     assert result.violation.law == SERVED
@@ -115,24 +115,24 @@ def test_a_schedule_of_the_server_shows_what_a_faulty_engine_does() -> None:
 def test_a_schedule_of_the_server_is_shrunk_like_any_other_program(name: str, most: int) -> None:
     """From some 250 operations; it takes about ten seconds of a free core."""
     program = Program(FORMAT, name, PoolConfig(CROWD.num_blocks, CROWD.block_size), serve(CROWD).ops)
-    short = shrink(program, ENGINE_FAULTS[name], seconds=120)
+    short = shrink(program, ENGINE_BUGS[name], seconds=120)
     assert short.violation is not None
     assert short.violation.law == SERVED
     assert len(short.ops) <= most
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_seeded_fault_of_the_server_gives_other_answers(name: str) -> None:
-    server, traffic = FAULTS[name]
+@pytest.mark.parametrize("name", BUGS)
+def test_a_seeded_bug_of_the_server_gives_other_answers(name: str) -> None:
+    server, traffic = BUGS[name]
     judge(traffic, serve(traffic))
     with pytest.raises(AssertionError):
         judge(traffic, serve(traffic, server))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", FAULTS)
-def test_random_traffic_finds_a_seeded_fault_of_the_server_and_is_shrunk(name: str) -> None:
-    server, _ = FAULTS[name]
+@pytest.mark.parametrize("name", BUGS)
+def test_random_traffic_finds_a_seeded_bug_of_the_server_and_is_shrunk(name: str) -> None:
+    server, _ = BUGS[name]
 
     def wrong(traffic: Traffic) -> bool:
         try:

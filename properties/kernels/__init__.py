@@ -1,1 +1,1 @@
-"""The kernel laws: they hold for the plain kernels and each seeded fault breaks its own."""
+"""The kernel laws: they hold for the plain kernels and each seeded bug breaks its own."""

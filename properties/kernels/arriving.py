@@ -90,5 +90,5 @@ class AddingUp(Arriving):
     adds_up = True
 
 
-FAULTS = {Relaxed: "reads-only-owned", LastByNumber: "reads-only-owned", AddingUp: "batch-invariant"}
+BUGS = {Relaxed: "reads-only-owned", LastByNumber: "reads-only-owned", AddingUp: "batch-invariant"}
 """Each wrong way, and the law that it breaks."""

@@ -1,4 +1,4 @@
-"""Right kernels keep every law; every seeded fault breaks the law that it names."""
+"""Right kernels keep every law; every seeded bug breaks the law that it names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kvproof.kernels.plain.torch_kernels import PlainTorch
 from kvproof.kernels.plain.triton_kernels import PlainTriton
 
 from . import arriving
-from .faults import FAULTS, build
+from .bugs import BUGS, build
 from .grouped import Grouped
-from .paged_faults import ALL_FAULTS
+from .paged_bugs import ALL_BUGS
 
 
 def test_pairs_of_blocks_that_look_like_a_block_table_are_none() -> None:
@@ -41,9 +41,9 @@ def test_the_last_program_to_arrive_may_merge() -> None:
     assert report.verdict == "held", str(report)
 
 
-@pytest.mark.parametrize("faulty", arriving.FAULTS)
+@pytest.mark.parametrize("faulty", arriving.BUGS)
 def test_a_merge_that_does_not_wait_or_adds_up_breaks_its_law(faulty: type[PagedKernels]) -> None:
-    law = arriving.FAULTS[faulty]
+    law = arriving.BUGS[faulty]
     assert check_kernels(faulty, budget_seconds=20, laws={law}, shrink_seconds=0.5).law(law).verdict == "broken"
 
 
@@ -72,11 +72,11 @@ def test_plain_torch_is_judged_by_its_results() -> None:
     assert missing == {"reads-only-owned", "in-bounds", "no-address-overflow", "quantised-within-bound", "relayout-is-bijection"}
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_seeded_fault_breaks_its_law(name: str, tmp_path: Path) -> None:
-    fault = FAULTS[name]
-    report = check_kernels(build(name, tmp_path), budget_seconds=20, laws={fault.law}, shrink_seconds=0.5)
-    result = report.law(fault.law)
+@pytest.mark.parametrize("name", BUGS)
+def test_a_seeded_bug_breaks_its_law(name: str, tmp_path: Path) -> None:
+    bug = BUGS[name]
+    report = check_kernels(build(name, tmp_path), budget_seconds=20, laws={bug.law}, shrink_seconds=0.5)
+    result = report.law(bug.law)
     assert result.verdict == "broken", str(report)
     assert result.reason
     assert result.case.startswith("Case(")
@@ -92,7 +92,7 @@ def test_a_reported_case_can_be_judged_again(tmp_path: Path) -> None:
 
 def test_every_law_has_a_fault() -> None:
     report = check_kernels(PlainTriton, budget_seconds=0.1)
-    assert {fault.law for fault in [*FAULTS.values(), *ALL_FAULTS.values()]} == {law.law for law in report.laws}
+    assert {bug.law for bug in [*BUGS.values(), *ALL_BUGS.values()]} == {law.law for law in report.laws}
 
 
 class Unfinished(PagedKernels):

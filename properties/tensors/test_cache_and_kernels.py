@@ -1,4 +1,4 @@
-"""The production cache and the paged kernels keep every law together, on real tensors, whatever the storage; each seeded fault breaks one."""
+"""The production cache and the paged kernels keep every law together, on real tensors, whatever the storage; each seeded bug breaks one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kvproof.properties.engine.schedules import COPIED, SWAPPED, TENSORS, served
 from kvproof.properties.lockstep import SERVED, run
 from kvproof.properties.machine_runs import run_machine
 from kvproof.properties.tensors.adapter import AttentionAdapter
-from kvproof.properties.tensors.faults import FAULTS
+from kvproof.properties.tensors.bugs import BUGS
 from kvproof.properties.tensors.lowbit import LowBitAdapter
 
 PROGRAMS = 10
@@ -118,10 +118,10 @@ def test_the_triton_kernels_do_so_too(storage: type[AttentionAdapter], kernels: 
         assert len(result.ran) == len(ops)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_seeded_fault_is_seen(name: str) -> None:
+@pytest.mark.parametrize("name", BUGS)
+def test_a_seeded_bug_is_seen(name: str) -> None:
     blocks, size, ops = TENSORS[name]
-    faulty = FAULTS[name]
+    faulty = BUGS[name]
     result = run(ops, faulty, num_blocks=blocks, block_size=size)
     assert result.violation is not None, result.fault
     assert result.violation.law == SERVED
@@ -130,16 +130,16 @@ def test_a_seeded_fault_is_seen(name: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", FAULTS)
-def test_random_programs_see_a_seeded_fault(name: str) -> None:
-    report = check(FAULTS[name], name=name, seconds=300, seed=1, programs=1000)
+@pytest.mark.parametrize("name", BUGS)
+def test_random_programs_see_a_seeded_bug(name: str) -> None:
+    report = check(BUGS[name], name=name, seconds=300, seed=1, programs=1000)
     assert [finding.law for finding in report.violations] == [SERVED], report.error
 
 
 def test_an_idle_sequence_is_looked_at_in_every_step() -> None:
     """A fork that nobody has extended yet shows what it shares as soon as a step runs."""
     ops = (Admit(0, (0,)), *served(0, 1), Fork(0, 1), BeginStep(), EndStep())
-    result = run(ops, FAULTS["a-fork-leaves-the-window"], num_blocks=1, block_size=16)
+    result = run(ops, BUGS["a-fork-leaves-the-window"], num_blocks=1, block_size=16)
     assert result.violation is not None
     assert "sequence 1, position 0, layer 0: the attention of a look is NaN" in result.violation.reason
 

@@ -1,7 +1,7 @@
-"""Seeded faults of the paged kernels: one line of `kernels/paged` changed, and the law that the change must break.
+"""Seeded bugs of the paged kernels: one line of `kernels/paged` changed, and the law that the change must break.
 
-The package is written out with the change, under a name of its own. Where a text is no longer found in exactly one file, the fault fails
-loudly rather than testing nothing. Faulty kernels claim small shapes: faults show there as well, and in a tenth of the time.
+The package is written out with the change, under a name of its own. Where a text is no longer found in exactly one file, the bug fails
+loudly rather than testing nothing. Faulty kernels claim small shapes: bugs show there as well, and in a tenth of the time.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 import kvproof.kernels.paged as paged
 from kvproof.kernels.contract import ALLOWANCES, FEATURES, KernelCapabilities
 from kvproof.kernels.lowbit import LowBitScheme
-from kvproof.properties.kernels.faults import Fault, one
+from kvproof.properties.kernels.bugs import Bug, one
 
 SOURCE = Path(paged.__file__).parent
 
 EQUALS, OWNED, PADDING = "paged-equals-contiguous", "reads-only-owned", "padding-inert"
 BOUND, COPY, RELAYOUT = "quantised-within-bound", "copy-is-complete", "relayout-is-bijection"
 
-PAGED_FAULTS: dict[str, Fault] = {
+PAGED_BUGS: dict[str, Bug] = {
     # Walking the block table.
     "tiles multiply block ids in 32 bits": one(
         "no-address-overflow",
@@ -52,7 +52,7 @@ PAGED_FAULTS: dict[str, Fault] = {
         "tl.sum(share[:, None] * values, 0)[None, :]",
         "tl.sum(share[:, None] * values, 0)[None, :] * tl.where(tl.num_programs(1) == 1, 1.0000002, 1.0)",
     ),
-    "a batch without tokens is not merged": Fault(PADDING, (("return finished(top, total, acc, sink, SINKS)", "return acc / total"), ("result = tl.where(length > 0, result, 0.0)", "result = result"))),
+    "a batch without tokens is not merged": Bug(PADDING, (("return finished(top, total, acc, sink, SINKS)", "return acc / total"), ("result = tl.where(length > 0, result, 0.0)", "result = result"))),
     "a decode keeps sums in half precision": one(
         EQUALS, "dtype=torch.float32, device=out.device)\n    return Parts", "dtype=torch.float16, device=out.device)\n    return Parts"
     ),
@@ -90,7 +90,7 @@ PAGED_FAULTS: dict[str, Fault] = {
     "scales are found without their block": one(EQUALS, "scale_at = (block * BLOCK + offset) * kv_heads + kv_head", "scale_at = offset * kv_heads + kv_head"),
     # Copies.
     "copies leave scales behind": one("copy-is-complete", 'for name in ("key", "value", "key_scale", "value_scale"):\n            tensors', 'for name in ("key", "value"):\n            tensors', "B82"),
-    "copies stop after one tile": Fault(COPY, (("triton.cdiv(size, tile), layers.shape[0])]", "1, layers.shape[0])]"), ("tile = min(4096 //", "tile = min(256 //")), "B38"),
+    "copies stop after one tile": Bug(COPY, (("triton.cdiv(size, tile), layers.shape[0])]", "1, layers.shape[0])]"), ("tile = min(4096 //", "tile = min(256 //")), "B38"),
     "copies multiply block ids in 32 bits": one("no-address-overflow", "source, target = tl.load(pairs + pair * 2), tl.load(pairs + pair * 2 + 1)", "source, target = tl.load(pairs + pair * 2).to(tl.int32), tl.load(pairs + pair * 2 + 1).to(tl.int32)"),
     # Latents.
     "the rotary part of a row is not scored": one(EQUALS, "score = tl.dot(q_rope, tl.trans(rope), score, input_precision=\"ieee\") * (scale * LOG2E)", "score = score * (scale * LOG2E)"),
@@ -107,7 +107,7 @@ PAGED_FAULTS: dict[str, Fault] = {
 """By name; `like` names a real bug of its kind."""
 
 
-MOVE_FAULTS: dict[str, Fault] = {
+MOVE_BUGS: dict[str, Bug] = {
     "moves take source blocks for target blocks": one(RELAYOUT, "(goal // TARGET_BLOCK) * target_block_stride + (goal % TARGET_BLOCK)", "(goal // SOURCE_BLOCK) * target_block_stride + (goal % SOURCE_BLOCK)"),
     "moves write where the target slot is padding": one("in-bounds", "mask = ((origin >= 0) & (goal >= 0))[:, None]", "mask = (origin >= 0)[:, None]"),
     "moves stop after one tile": one(RELAYOUT, "move_kernel[(triton.cdiv(len(source_slots), tile), heads)]", "move_kernel[(1, heads)]"),
@@ -117,7 +117,7 @@ MOVE_FAULTS: dict[str, Fault] = {
 }  # fmt: skip
 """Gather, scatter and move."""
 
-LOW_BIT_FAULTS: dict[str, Fault] = {
+LOW_BIT_BUGS: dict[str, Bug] = {
     "levels are rounded down": one(BOUND, "tl.floor(tl.div_rn(x - zero, scale) + 0.5)", "tl.floor(tl.div_rn(x - zero, scale))"),
     "the scheme forgets its zero": one(EQUALS, "* k_scale[None, :] + k_zero[None, :]", "* k_scale[None, :]"),
     "values take the scales of the first channels": one(EQUALS, "v * v_scale[:, :, None] + v_zero[:, :, None]", "v * tl.max(v_scale, 1)[:, None, None] + v_zero[:, :, None]"),
@@ -141,10 +141,10 @@ LOW_BIT_FAULTS: dict[str, Fault] = {
 }  # fmt: skip
 """The low-bit scheme."""
 
-ALL_FAULTS = {**PAGED_FAULTS, **MOVE_FAULTS, **LOW_BIT_FAULTS}
+ALL_BUGS = {**PAGED_BUGS, **MOVE_BUGS, **LOW_BIT_BUGS}
 
 LOW_BIT_FEATURES = frozenset({"low-bits", "prefill", "copy", "window", "sinks", "soft-cap", "freed-windows"})
-"""What kernels with a fault of the low-bit scheme claim: with everything else beside it a check would take long to come to it."""
+"""What kernels with a bug of the low-bit scheme claim: with everything else beside it a check would take long to come to it."""
 
 
 class Small:
@@ -170,16 +170,16 @@ class Small:
 
 
 class SmallLowBits(Small):
-    """What kernels with a fault of the low-bit scheme claim."""
+    """What kernels with a bug of the low-bit scheme claim."""
 
     features = LOW_BIT_FEATURES
 
 
 def build_paged(name: str, directory: Path) -> type[Any]:
     """The faulty adapter, made from the changed sources in `directory`."""
-    package = write(name, ALL_FAULTS[name].changes, directory)
+    package = write(name, ALL_BUGS[name].changes, directory)
     adapter = importlib.import_module(f"{package}.adapter")
-    claims = SmallLowBits if name in LOW_BIT_FAULTS else Small
+    claims = SmallLowBits if name in LOW_BIT_BUGS else Small
     return type("PagedTriton", (claims, adapter.PagedTriton), {"__module__": adapter.__name__})
 
 
@@ -192,7 +192,7 @@ def write(name: str, changes: tuple[tuple[str, str], ...], directory: Path) -> s
     for old, new in changes:
         found = [file for file, text in texts.items() if old in text]
         if len(found) != 1:
-            raise AssertionError(f"fault {name!r} does not fit the paged kernels any more: {old!r} is in {found}")
+            raise AssertionError(f"bug {name!r} does not fit the paged kernels any more: {old!r} is in {found}")
         texts[found[0]] = texts[found[0]].replace(old, new)
     for file, text in texts.items():
         (folder / file).write_text(text.replace("kvproof.kernels.paged", package))

@@ -1,6 +1,6 @@
-"""Seeded faults of how blocks, scales and recent windows are carried: what only real tensors show.
+"""Seeded bugs of how blocks, scales and recent windows are carried: what only real tensors show.
 
-`FAULTS` names them. Tables, grants and books are all in order; no law but `served-equals-contiguous` can see one.
+`BUGS` names them. Tables, grants and books are all in order; no law but `served-equals-contiguous` can see one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kvproof.properties.tensors.adapter import AttentionAdapter
 from kvproof.properties.tensors.engine import RowEngine, RowWorker
 from kvproof.properties.tensors.lowbit import LowBitAdapter, LowBitEngine, LowBitStore, LowBitWorker, quantised_of
 
-FAULTS: Final[dict[str, type[AttentionAdapter]]] = {}
+BUGS: Final[dict[str, type[AttentionAdapter]]] = {}
 """The faulty cache with its kernels under the suite, by what it does wrong."""
 
 Part = TypeVar("Part", bound=type)
 
 
-def fault(name: str, storage: str = "plain") -> Callable[[Part], Part]:
+def bug(name: str, storage: str = "plain") -> Callable[[Part], Part]:
     """Enter an adapter with this faulty store or worker."""
 
     def enter(part: Part) -> Part:
@@ -36,13 +36,13 @@ def fault(name: str, storage: str = "plain") -> Callable[[Part], Part]:
         seam = "store_class" if issubclass(part, Store) else "worker_class"
         engine = type(f"{part.__name__}Engine", (base,), {seam: part})
         config = ModelConfig(storage="int8") if storage == "int8" else ModelConfig()
-        FAULTS[name] = type(part.__name__, (adapter,), {"engine_class": engine, "config": config, "__doc__": part.__doc__})
+        BUGS[name] = type(part.__name__, (adapter,), {"engine_class": engine, "config": config, "__doc__": part.__doc__})
         return part
 
     return enter
 
 
-@fault("copies-are-forgotten")
+@bug("copies-are-forgotten")
 class ForgetsCopies(RowWorker):
     """The plan's copies never run."""
 
@@ -51,7 +51,7 @@ class ForgetsCopies(RowWorker):
         return super().run(replace(plan, copies=()), batch)
 
 
-@fault("copies-leave-the-first-slot")
+@bug("copies-leave-the-first-slot")
 class ShortCopies(Store):
     """The first slot of a block stays behind."""
 
@@ -63,7 +63,7 @@ class ShortCopies(Store):
                 tensor[pairs[:, 1], 1:] = tensor[pairs[:, 0], 1:]
 
 
-@fault("copies-leave-the-scales", "int8")
+@bug("copies-leave-the-scales", "int8")
 class CopiesWithoutScales(Store):
     """Copies move the numbers of a quantised block and not what they are multiplied by."""
 
@@ -75,7 +75,7 @@ class CopiesWithoutScales(Store):
                 tensor[pairs[:, 1]] = tensor[pairs[:, 0]]
 
 
-@fault("low-bit-copies-leave-the-scales", "low-bit")
+@bug("low-bit-copies-leave-the-scales", "low-bit")
 class LowBitCopiesWithoutScales(LowBitStore):
     """Copies move the bytes of a low-bit block, without scales and zeros."""
 
@@ -87,7 +87,7 @@ class LowBitCopiesWithoutScales(LowBitStore):
                 tensor[pairs[:, 1]] = tensor[pairs[:, 0]]
 
 
-@fault("low-bit-swaps-leave-the-zeros", "low-bit")
+@bug("low-bit-swaps-leave-the-zeros", "low-bit")
 class SwapsWithoutZeros(LowBitStore):
     """What comes back from the host has its scales and not its zeros."""
 
@@ -98,7 +98,7 @@ class SwapsWithoutZeros(LowBitStore):
         return [pool.key, pool.value, pool.key_scale, pool.value_scale]
 
 
-@fault("a-fork-leaves-the-window", "low-bit")
+@bug("a-fork-leaves-the-window", "low-bit")
 class ForkWithoutWindow(LowBitWorker):
     """The child gets a ring, and nothing is in it."""
 
@@ -109,7 +109,7 @@ class ForkWithoutWindow(LowBitWorker):
             self._queue.pop()
 
 
-@fault("a-fork-counts-from-zero", "low-bit")
+@bug("a-fork-counts-from-zero", "low-bit")
 class ForkCountsFromZero(LowBitWorker):
     """The child does not know that its first tokens are quantised."""
 
@@ -119,7 +119,7 @@ class ForkCountsFromZero(LowBitWorker):
         self.quantised[child] = 0
 
 
-@fault("a-swap-leaves-the-window", "low-bit")
+@bug("a-swap-leaves-the-window", "low-bit")
 class SwapWithoutWindow(LowBitWorker):
     """The ring that a sequence comes back to is not filled."""
 
@@ -127,7 +127,7 @@ class SwapWithoutWindow(LowBitWorker):
         self._saved.pop(seq)
 
 
-@fault("a-rejection-takes-the-count-back", "low-bit")
+@bug("a-rejection-takes-the-count-back", "low-bit")
 class CountsByLength(LowBitWorker):
     """How much is quantised is taken from the length, which a rejection makes shorter; what has left the window does not come back."""
 

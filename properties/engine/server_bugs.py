@@ -1,4 +1,4 @@
-"""Seeded faults of the server: its schedule is a lawful program, and its answers are not the model's."""
+"""Seeded bugs of the server: its schedule is a lawful program, and its answers are not the model's."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CHUNKS: Final = Traffic((Arrival(0, Request((3, 9, 1, 40, 5), new_tokens=4)),), 
 DRAFTS: Final = Traffic((Arrival(0, Request((3, 9, 1, 40, 5), new_tokens=8, drafts=3)),))
 BEAMS: Final = Traffic((Arrival(0, Request((3, 9, 1, 40, 5), new_tokens=6, beams=3)),))
 
-FAULTS: Final[dict[str, tuple[type[Server], Traffic]]] = {
+BUGS: Final[dict[str, tuple[type[Server], Traffic]]] = {
     "every-chunk-is-sampled": (SamplesEveryChunk, CHUNKS),
     "the-row-behind-the-drafts-is-sampled": (SamplesBehindTheDrafts, DRAFTS),
     "beams-are-forked-late": (ForksLate, BEAMS),

@@ -1,6 +1,6 @@
-"""Seeded faults of the engine: one thing, each, that its glue gets wrong on top of a cache and kernels that are right.
+"""Seeded bugs of the engine: one thing, each, that its glue gets wrong on top of a cache and kernels that are right.
 
-`FAULTS` names them. No law but `served-equals-contiguous` can see one: tables, grants and books are all in order.
+`BUGS` names them. No law but `served-equals-contiguous` can see one: tables, grants and books are all in order.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ PLAIN: Final = ModelConfig()
 INT8: Final = ModelConfig(storage="int8")
 HYBRID: Final = ModelConfig(windows=(None, 5))
 
-FAULTS: Final[dict[str, type[EngineAdapter]]] = {}
+BUGS: Final[dict[str, type[EngineAdapter]]] = {}
 """The faulty engine under the suite, by what it does wrong."""
 
 Part = TypeVar("Part", bound=type)
 
 
-def fault(name: str, config: ModelConfig = PLAIN) -> Callable[[Part], Part]:
+def bug(name: str, config: ModelConfig = PLAIN) -> Callable[[Part], Part]:
     """Enter an engine with this faulty part: a store, a worker, or the whole engine."""
 
     def enter(part: Part) -> Part:
         seam = "store_class" if issubclass(part, Store) else "worker_class"
         engine = part if issubclass(part, Engine) else type(f"{part.__name__}Engine", (Engine,), {seam: part})
-        FAULTS[name] = type(part.__name__, (EngineAdapter,), {"engine_class": engine, "config": config, "__doc__": part.__doc__})
+        BUGS[name] = type(part.__name__, (EngineAdapter,), {"engine_class": engine, "config": config, "__doc__": part.__doc__})
         return part
 
     return enter
@@ -47,7 +47,7 @@ def fault(name: str, config: ModelConfig = PLAIN) -> Callable[[Part], Part]:
 # -- copies -----------------------------------------------------------------------------------------------------------------------------------
 
 
-@fault("copies-are-forgotten")
+@bug("copies-are-forgotten")
 class ForgetsCopies(Worker):
     """The plan's copies never run."""
 
@@ -56,7 +56,7 @@ class ForgetsCopies(Worker):
         return super().run(dataclasses.replace(plan, copies=()), batch)
 
 
-@fault("copies-run-after-the-pass")
+@bug("copies-run-after-the-pass")
 class CopiesLate(Worker):
     """The copies of a step run behind its pass, and overwrite what it wrote."""
 
@@ -67,7 +67,7 @@ class CopiesLate(Worker):
         return logits
 
 
-@fault("copies-run-at-launch")
+@bug("copies-run-at-launch")
 class CopiesEarly(Worker):
     """The copies of a step do not wait for what was queued before it, such as a swap that has yet to read the block they write."""
 
@@ -77,7 +77,7 @@ class CopiesEarly(Worker):
         super().launch(dataclasses.replace(plan, copies=()), passes)
 
 
-@fault("one-layer-is-copied")
+@bug("one-layer-is-copied")
 class CopiesOneLayer(Store):
     """Copies move the blocks of the first layer only."""
 
@@ -86,7 +86,7 @@ class CopiesOneLayer(Store):
         dataclasses.replace(self, pools=self.pools[:1]).copy(copies) if len(self.pools) > 1 else super().copy(copies)
 
 
-@fault("copies-leave-the-scales", INT8)
+@bug("copies-leave-the-scales", INT8)
 class CopiesWithoutScales(Store):
     """Copies move the numbers of a quantised block and not what they are multiplied by."""
 
@@ -98,7 +98,7 @@ class CopiesWithoutScales(Store):
 # -- swaps ------------------------------------------------------------------------------------------------------------------------------------
 
 
-@fault("swaps-leave-the-scales", INT8)
+@bug("swaps-leave-the-scales", INT8)
 class SwapsWithoutScales(Store):
     """What goes to the host are the numbers of a quantised block and not what they are multiplied by."""
 
@@ -111,7 +111,7 @@ class SwapsWithoutScales(Store):
         Store(self.kernels, bare(self.pools), bare(self.host), self.windows, self.scale).swap_in(blocks)
 
 
-@fault("swaps-run-beside-the-queue")
+@bug("swaps-run-beside-the-queue")
 class SwapsEarly(Worker):
     """Copies to the host do not wait for the passes that were queued before them."""
 
@@ -120,7 +120,7 @@ class SwapsEarly(Worker):
         self.store.swap_in(copies.blocks)
 
 
-@fault("swaps-run-when-there-is-time")
+@bug("swaps-run-when-there-is-time")
 class SwapsLate(Worker):
     """A copy to the host is put off until the sequence comes back; its blocks were free from the start."""
 
@@ -134,7 +134,7 @@ class SwapsLate(Worker):
         super().swap_in(copies)
 
 
-@fault("a-partial-block-is-not-swapped")
+@bug("a-partial-block-is-not-swapped")
 class SwapsWholeBlocks(Store):
     """The last block of a sequence stays behind."""
 
@@ -146,7 +146,7 @@ class SwapsWholeBlocks(Store):
 # -- positions and lengths --------------------------------------------------------------------------------------------------------------------
 
 
-@fault("positions-count-a-rejected-draft")
+@bug("positions-count-a-rejected-draft")
 class CountsRejected(Engine):
     """After a rejection the device goes on one position too far; slots and tables are right."""
 
@@ -173,7 +173,7 @@ class CountsRejected(Engine):
         return dataclasses.replace(batch, positions=batch.positions + torch.cat(ahead))
 
 
-@fault("rope-turns-by-the-slot")
+@bug("rope-turns-by-the-slot")
 class TurnsBySlot(Worker):
     """Keys and queries are turned by where they lie in the pool, not by their position."""
 
@@ -183,7 +183,7 @@ class TurnsBySlot(Worker):
         return dataclasses.replace(batch, positions=batch.groups[0].slots)
 
 
-@fault("chunks-begin-at-zero")
+@bug("chunks-begin-at-zero")
 class ChunksFromZero(Worker):
     """Every pass counts its positions from zero, which is right for the first chunk of a prompt."""
 
@@ -193,7 +193,7 @@ class ChunksFromZero(Worker):
         return dataclasses.replace(super().batch(passes), positions=within)
 
 
-@fault("draft-keys-are-kept")
+@bug("draft-keys-are-kept")
 class KeepsDrafts(Worker):
     """The device's length of a sequence never shrinks: after a rejection, queries still see what the drafts left."""
 
@@ -206,7 +206,7 @@ class KeepsDrafts(Worker):
         return dataclasses.replace(batch, seq_lens=torch.tensor([longest[work.seq] for work in passes], dtype=torch.int32))
 
 
-@fault("a-prefix-is-computed-at-the-wrong-place")
+@bug("a-prefix-is-computed-at-the-wrong-place")
 class IgnoresAdoption(Engine):
     """The first pass takes its tokens from the start of the prompt, also where the cache has adopted a prefix."""
 
@@ -220,7 +220,7 @@ class IgnoresAdoption(Engine):
         self.__dict__["begun"].add(seq)
 
 
-@fault("the-window-is-a-token-short", HYBRID)
+@bug("the-window-is-a-token-short", HYBRID)
 class ShortWindow(Store):
     """Windowed layers see one token less than the cache keeps for them."""
 
@@ -233,7 +233,7 @@ class ShortWindow(Store):
 # -- sequences --------------------------------------------------------------------------------------------------------------------------------
 
 
-@fault("a-fork-forgets-its-adapter")
+@bug("a-fork-forgets-its-adapter")
 class ForkWithoutAdapter(Engine):
     """The child of a fork goes on with the plain model."""
 
@@ -243,7 +243,7 @@ class ForkWithoutAdapter(Engine):
         self._adapters[child] = ""
 
 
-@fault("a-batch-takes-the-first-table")
+@bug("a-batch-takes-the-first-table")
 class OneTable(Worker):
     """Sequences that were forked from one another are computed by the table of the first: they share their history, after all."""
 

@@ -19,12 +19,12 @@ target = find_target({TARGET!r})
 engine = loaded_engine()
 allocator = engine.symbol("sglang.srt.mem_cache.allocator.swa", "SWATokenToKVPoolAllocator")
 component = engine.symbol("sglang.srt.mem_cache.unified_cache.components.swa", "SWAComponent")
-{{fault}}
+{{bug}}
 report = check(target, name="faulty", seconds=40, seed=1, workers=1)
 print(report.error, *(finding.law for finding in report.violations))
 """
 
-FAULTS = {
+BUGS = {
     "a map that is never cleared": ("allocator.clear_full_to_swa_mapping = lambda *_: None", "pool-conserved"),
     "full slots that are never given back": ("allocator.free_full_segment = lambda *_, **__: None", "no-leak"),
     "a match that looks at no window": (
@@ -49,9 +49,9 @@ component.acquire_component_lock = one_token
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_in_the_engine_is_seen(name):
-    fault, law = FAULTS[name]
+@pytest.mark.parametrize("name", BUGS)
+def test_a_bug_in_the_engine_is_seen(name):
+    bug, law = BUGS[name]
     fetched(TARGET)
-    done = subprocess.run([sys.executable, "-c", CHECK.format(fault=fault)], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", CHECK.format(bug=bug)], capture_output=True, text=True, check=True, timeout=120)
     assert law in done.stdout.split()

@@ -1,6 +1,6 @@
-"""Seeded faults: the plain kernels with one line changed, and the law that the change must break.
+"""Seeded bugs: the plain kernels with one line changed, and the law that the change must break.
 
-Each fault is a replacement in the source of `kernels/plain`; where the text is no longer found, the fault fails loudly rather than testing
+Each bug is a replacement in the source of `kernels/plain`; where the text is no longer found, the bug fails loudly rather than testing
 nothing.
 """
 
@@ -19,7 +19,7 @@ SOURCE = Path(plain.__file__).parent
 
 
 @dataclasses.dataclass(frozen=True)
-class Fault:
+class Bug:
     """`changes`: (old, new) texts, in `kernels.py` or the adapter, whichever has them. `law` must be broken by it; `like` names a real bug
     of its kind.
     """
@@ -29,9 +29,9 @@ class Fault:
     like: str = ""
 
 
-def one(law: str, old: str, new: str, like: str = "") -> Fault:
-    """A fault of a single change."""
-    return Fault(law, ((old, new),), like)
+def one(law: str, old: str, new: str, like: str = "") -> Bug:
+    """A bug of a single change."""
+    return Bug(law, ((old, new),), like)
 
 
 BLOCK_LOAD = "block = tl.load(table_ptr + seq * table_stride + index).to(tl.int64)"
@@ -39,7 +39,7 @@ SCORE = "tl.sum(key * query[None, :], 1) * scale"
 VALUE_LOAD = "tl.load(value_ptr + value_where, mask=seen[:, None] & value_within[None, :], other=0.0)"
 KEY_LOAD = "tl.load(key_ptr + where, mask=seen[:, None] & within[None, :], other=0.0)"
 
-FAULTS: dict[str, Fault] = {
+BUGS: dict[str, Bug] = {
     "attend multiplies block ids in 32 bits": one("no-address-overflow", BLOCK_LOAD, BLOCK_LOAD.removesuffix(".to(tl.int64)"), "B37"),
     "store multiplies block ids in 32 bits": one(
         "no-address-overflow", "block = slot // BLOCK", "block = (slot // BLOCK).to(tl.int32)", "B37"
@@ -69,7 +69,7 @@ FAULTS: dict[str, Fault] = {
         "reads-only-owned", KEY_LOAD, "tl.load(key_ptr + where, mask=within[None, :] & (offset < BLOCK)[:, None], other=0.0)"
     ),
     "the padded head is read": one("in-bounds", KEY_LOAD, "tl.load(key_ptr + where, mask=seen[:, None], other=0.0)"),
-    "table entries past the sequence are followed": Fault(
+    "table entries past the sequence are followed": Bug(
         "in-bounds",
         (
             ("(position + BLOCK) // BLOCK):", "(position + BLOCK) // BLOCK + 1):"),
@@ -152,7 +152,7 @@ FAULTS: dict[str, Fault] = {
         "for tensor in (pool.key,):\n            _copy",
         "B82",
     ),
-    "copies run backwards": Fault(
+    "copies run backwards": Bug(
         "writes-only-granted",
         (
             ("source = tl.load(pairs_ptr + pair * 2)\n", "source = tl.load(pairs_ptr + pair * 2 + 1)\n"),
@@ -220,12 +220,12 @@ FAULTS: dict[str, Fault] = {
 
 def build(name: str, directory: Path) -> type[Any]:
     """The faulty adapter, made from the changed sources in `directory`."""
-    fault = FAULTS[name]
+    bug = BUGS[name]
     package = "faulty_" + "".join(char if char.isalnum() else "_" for char in name)
     kernels, adapter = ((SOURCE / file).read_text() for file in ("kernels.py", "triton_kernels.py"))
-    for old, new in fault.changes:
+    for old, new in bug.changes:
         if (old in kernels) == (old in adapter):
-            raise AssertionError(f"fault {name!r} does not fit the plain kernels any more: {old!r}")
+            raise AssertionError(f"bug {name!r} does not fit the plain kernels any more: {old!r}")
         kernels, adapter = kernels.replace(old, new), adapter.replace(old, new)
     adapter = adapter.replace("kvproof.kernels.plain.kernels", f"{package}_kernels")
     _load(f"{package}_kernels", directory / f"{package}_kernels.py", kernels)

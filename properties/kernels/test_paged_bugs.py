@@ -1,4 +1,4 @@
-"""Every seeded fault of the paged kernels breaks the law that it names, and the same kernels without it keep them all."""
+"""Every seeded bug of the paged kernels breaks the law that it names, and the same kernels without it keep them all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from kvproof.kernels.check import check_kernels
 from kvproof.kernels.laws.judges import SENTENCES
 from kvproof.kernels.paged.adapter import PagedTriton
-from kvproof.properties.kernels.paged_faults import ALL_FAULTS, Small, SmallLowBits, build_paged
+from kvproof.properties.kernels.paged_bugs import ALL_BUGS, Small, SmallLowBits, build_paged
 
 QUICK = {
     "tiles multiply block ids in 32 bits",
@@ -53,28 +53,28 @@ QUICK = {
 """One or two for each feature; the others take a minute more and run at night."""
 
 
-def names(faults: Iterable[str]) -> list[Any]:
+def names(bugs: Iterable[str]) -> list[Any]:
     """Parameters, the slow ones marked."""
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in faults]
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in bugs]
 
 
 class Right(Small, PagedTriton):
-    """No fault, the same claims."""
+    """No bug, the same claims."""
 
 
 class RightLowBits(SmallLowBits, PagedTriton):
-    """No fault of the low-bit scheme."""
+    """No bug of the low-bit scheme."""
 
 
-@pytest.mark.parametrize("name", names(ALL_FAULTS))
-def test_a_seeded_fault_of_the_paged_kernels_breaks_its_law(name: str, tmp_path: Path) -> None:
-    fault = ALL_FAULTS[name]
-    report = check_kernels(build_paged(name, tmp_path), budget_seconds=20, laws={fault.law}, shrink_seconds=0.2)
-    assert report.law(fault.law).verdict == "broken", str(report)
+@pytest.mark.parametrize("name", names(ALL_BUGS))
+def test_a_seeded_bug_of_the_paged_kernels_breaks_its_law(name: str, tmp_path: Path) -> None:
+    bug = ALL_BUGS[name]
+    report = check_kernels(build_paged(name, tmp_path), budget_seconds=20, laws={bug.law}, shrink_seconds=0.2)
+    assert report.law(bug.law).verdict == "broken", str(report)
 
 
-def test_quick_faults_are_faults() -> None:
-    assert set(ALL_FAULTS) >= QUICK
+def test_quick_bugs_are_bugs() -> None:
+    assert set(ALL_BUGS) >= QUICK
 
 
 @pytest.mark.parametrize("kernels", [Right, RightLowBits])
