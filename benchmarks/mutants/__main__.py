@@ -26,6 +26,9 @@ from benchmarks.mutants.sources import Mutant, mutants, ordinary
 
 PRODUCTION = (
     "tests/test_production.py",
+    "tests/test_production_sharing.py",
+    "tests/test_production_steps.py",
+    "tests/test_production_adapter.py",
     "tests/test_production_lock.py",
     "tests/test_production_corners.py",
     "tests/test_production_decode.py",
