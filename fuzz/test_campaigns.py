@@ -22,6 +22,7 @@ from toys_more import Deaf, Dying, Slow, Tiring
 
 from kvproof.fuzz.bugs import BUGS
 from kvproof.fuzz.campaigns import conductor as conductor_module
+from kvproof.fuzz.campaigns import corpus as corpus_module
 from kvproof.fuzz.campaigns import devices
 from kvproof.fuzz.campaigns.apart import ends_its_process, seed_apart
 from kvproof.fuzz.campaigns.conductor import Conductor, Plan
@@ -162,7 +163,7 @@ def test_every_batch_is_done_once_and_counted_once():
     assert store.records() == conductor.records
     assert store.open_orders() == []
     assert conductor.caught == 2
-    assert (conductor.findings, conductor.incidents) == ({}, [])
+    assert (conductor.failures.found, conductor.incidents) == ({}, [])
 
 
 def test_the_programs_of_a_campaign_without_a_corpus_are_those_of_its_seed():
@@ -189,7 +190,7 @@ def test_a_killed_worker_loses_nothing_and_nothing_is_counted_twice():
     assert conductor.totals.programs == 200
     assert len(conductor.incidents) == 1
     assert "died with signal 9" in conductor.incidents[0]
-    assert conductor.findings == {}  # the same programs ran through with another worker
+    assert conductor.failures.found == {}  # the same programs ran through with another worker
 
 
 CAMPAIGN = """
@@ -275,7 +276,7 @@ def test_a_campaign_that_is_killed_before_any_change_of_its_store_loses_and_doub
 
     whole = Fragile()
     asked = run(whole)
-    assert asked.findings
+    assert asked.failures.found
     for change in range(1, 10**9 - whole.left + 1):
         database = Fragile()
         database.left = change
@@ -303,7 +304,7 @@ def test_a_broken_law_is_found_shrunk_and_kept():
     assert (report.verdict, report.exit_status) == ("broken", 1)
     assert "no-leak" in {finding.law for finding in report.violations}
     assert all(finding.steps <= 8 for finding in report.violations)
-    assert {identity(finding) for finding in store.findings()} == set(conductor.findings)
+    assert {identity(finding) for finding in store.findings()} == set(conductor.failures.found)
     assert conductor.totals.failures["no-leak"] >= 1
 
 
@@ -347,9 +348,9 @@ def test_what_only_a_long_program_shows_is_found_and_its_seed_replays_it():
     assert found is not None
     assert len(found.program.ops) > 100
     conductor = run_campaign("tiring", programs=10 * LONG_BATCH)
-    assert conductor.findings == {}, "short programs do not show it"
+    assert conductor.failures.found == {}, "short programs do not show it"
     conductor = run_campaign("tiring", programs=10 * LONG_BATCH + 10)
-    [finding] = conductor.findings.values()
+    [finding] = conductor.failures.found.values()
     assert finding.law == found.program.violation.law
     assert conductor.records["c", LONG_BATCH].seed == f"1:{LONG_BATCH}"
 
@@ -367,7 +368,7 @@ def test_a_long_program_in_a_process_of_its_own_is_the_same():
 def test_a_program_that_kills_its_process_is_found_and_shrunk(monkeypatch):
     monkeypatch.setattr("kvproof.fuzz.campaigns.apart.SHRINK_SECONDS", 3.0)
     conductor = run_campaign("dying", programs=20)
-    [finding] = conductor.findings.values()
+    [finding] = conductor.failures.found.values()
     assert "died with exit code 7 in " in finding.reason
     assert finding.steps <= 6
     assert ends_its_process(finding.program)
@@ -381,7 +382,7 @@ def test_a_program_that_blocks_its_process_is_found(monkeypatch):
     monkeypatch.setattr("kvproof.fuzz.campaigns.apart.SHRINK_SECONDS", 2.0)
     monkeypatch.setattr("kvproof.fuzz.campaigns.crew.SLACK_SECONDS", 0.5)
     conductor = run_campaign("deaf", programs=10, batch=10, op_seconds=0.2)
-    [finding] = conductor.findings.values()
+    [finding] = conductor.failures.found.values()
     assert "gave no sign of life" in finding.reason
 
 
@@ -449,7 +450,7 @@ def test_a_machine_that_goes_away_is_nobodys_fault():
         crew.close()
     assert conductor.totals.programs == 60
     assert {record.attempt for record in conductor.records.values()} == {1}
-    assert (len(conductor.incidents), conductor.findings) == (3, {})
+    assert (len(conductor.incidents), conductor.failures.found) == (3, {})
 
 
 # -- what is kept ---------------------------------------------------------------------------------------------------------------------------------------
@@ -510,7 +511,7 @@ def test_a_gate_runs_what_was_kept_and_keeps_nothing():
     before = Counter(map(identity, kept.findings()))
     gate = Store(untouched(database), target="leaky", campaign="g")
     conductor = run_campaign("leaky", store=gate, mode="gate", stop_at_first=True)
-    assert conductor.broken()
+    assert conductor.failures.broken()
     assert {key[1] for key in conductor.records} <= {-2}
     assert Counter(map(identity, kept.findings())) == before
 
@@ -519,9 +520,9 @@ def test_a_campaign_runs_the_failures_that_were_kept_again():
     store = new_store("leaky")
     first = run_campaign("leaky", store=store, programs=60)
     again = run_campaign("leaky", store=store, programs=60)
-    assert set(again.broken()) == set(first.findings)
-    assert again.new == []
-    assert again.programs_here == len(first.findings)
+    assert set(again.failures.broken()) == set(first.failures.found)
+    assert again.failures.new == []
+    assert again.programs_here == len(first.failures.found)
     assert report_of(again, "leaky", read_capabilities(Leaky), 1.0).verdict == "broken"
 
 
@@ -531,14 +532,14 @@ def test_a_replay_runs_only_what_was_kept_and_tells_what_is_gone():
     again = Store(untouched(store.database), target="leaky", campaign="r")
     conductor = run_campaign("leaky", store=again, mode="replay")
     assert conductor.totals.programs == len(store.findings()) + len(store.corpus())
-    assert set(conductor.broken()) == set(conductor.findings)
+    assert set(conductor.failures.broken()) == set(conductor.failures.found)
     TARGETS["mended"] = Toy
     mended = Store(InMemoryExampleDatabase(), target="mended", campaign="r")
     for finding in store.findings():
         mended.keep_finding(finding)
     conductor = run_campaign("mended", store=mended, mode="replay")
-    assert conductor.findings
-    assert conductor.broken() == {}
+    assert conductor.failures.found
+    assert conductor.failures.broken() == {}
 
 
 def test_kept_failures_are_run_again_even_if_there_is_no_time_left():
@@ -546,7 +547,7 @@ def test_kept_failures_are_run_again_even_if_there_is_no_time_left():
     run_campaign("leaky", store=store, programs=60)
     again = run_campaign("leaky", store=store, seconds=0.0)
     assert again.decided
-    assert set(again.broken()) == set(again.findings)
+    assert set(again.failures.broken()) == set(again.failures.found)
 
 
 def test_nothing_is_decided_before_kept_failures_were_run_again():
@@ -609,11 +610,11 @@ def test_a_batch_of_the_machine_brings_its_best_examples_and_the_next_begins_wit
 
 def test_a_campaign_keeps_the_examples_of_hypothesis_in_its_store_and_goes_on_from_them(monkeypatch):
     monkeypatch.setattr(conductor_module, "MACHINE_EVERY", 1)
-    monkeypatch.setattr(conductor_module, "MOST_EXAMPLES", 5)
+    monkeypatch.setattr(corpus_module, "MOST_EXAMPLES", 5)
     store = new_store()
     conductor = run_campaign("toy", store=store, seconds=1.0)
     assert 0 < len(store.examples()) <= 5
-    assert set(store.examples()) == conductor.examples
+    assert set(store.examples()) == conductor.corpus.examples
 
     given = []
     again = run_campaign("toy", store=store, seconds=0.5, disturb=lambda conductor, crew: given.extend(conductor.out.values()))

@@ -134,7 +134,7 @@ def test_two_faults_behind_one_law_are_both_told():
     report = report_of(conductor, "two", read_capabilities(TwoLeaks), 1.0)
     told = {finding.program.ops[-1].reason for finding in report.violations if finding.law == "pool-conserved"}
     assert told == {"cancel", "preempt"}
-    assert len(report.violations) + len(report.variants) == len(conductor.broken())
+    assert len(report.violations) + len(report.variants) == len(conductor.failures.broken())
 
 
 def test_a_fault_that_went_with_another_one_stands_for_itself_once_that_is_mended():
@@ -144,22 +144,22 @@ def test_a_fault_that_went_with_another_one_stands_for_itself_once_that_is_mende
     store = new_store("second")
     for finding in (first, second):
         store.keep_finding(finding)
-    [cause] = run_campaign("second", store=store, mode="replay").causes()
+    [cause] = run_campaign("second", store=store, mode="replay").failures.causes()
     assert (identity(cause.first), cause.variants) == (identity(second), ())
 
 
 def test_a_further_shape_of_a_known_cause_is_no_news():
     store = new_store("leaky")
     first = run_campaign("leaky", store=store, programs=60)
-    assert first.fresh_causes() == first.causes()
+    assert first.failures.fresh_causes() == first.failures.causes()
     again = run_campaign("leaky", store=store, programs=60)
-    known = again.causes()[0].first
+    known = again.failures.causes()[0].first
     ops = known.program.ops
-    again._keep_finding(finding_of(msgspec.structs.replace(known.program, ops=(Admit(9, (1,)), *ops))))
-    assert len(again.new) == 1
-    assert again.fresh_causes() == []
-    again._keep_finding(finding_of(msgspec.structs.replace(known.program, ops=(Admit(9, (1,), Namespace("t")), *ops[:-1], Evict((0,))))))
-    assert [cause.first.program.ops[-1] for cause in again.fresh_causes()] == [Evict((0,))]
+    again.failures.keep(finding_of(msgspec.structs.replace(known.program, ops=(Admit(9, (1,)), *ops))))
+    assert len(again.failures.new) == 1
+    assert again.failures.fresh_causes() == []
+    again.failures.keep(finding_of(msgspec.structs.replace(known.program, ops=(Admit(9, (1,), Namespace("t")), *ops[:-1], Evict((0,))))))
+    assert [cause.first.program.ops[-1] for cause in again.failures.fresh_causes()] == [Evict((0,))]
 
 
 @pytest.mark.parametrize(("share", "shrunk"), [(0.0, 1), (1e9, 3)])
@@ -181,21 +181,21 @@ def test_what_stands_for_a_cause_is_made_shorter_and_takes_the_place_of_the_long
     monkeypatch.setattr(work, "SHRINK_SHARE", 0.0)
     monkeypatch.setattr(conductor_module, "SHRINK_AGAIN_SHARE", 1e9)
     conductor = run_campaign("leaky", store=store, programs=80)
-    assert max(finding.steps for finding in long.findings.values()) > 10
-    assert all(cause.first.steps <= 8 for cause in conductor.causes())
-    assert {identity(finding) for finding in store.findings()} == set(conductor.findings)
-    assert conductor.fresh_causes() == []
-    assert set(conductor.surpassed) == set(long.findings.values()) - set(conductor.findings.values())
+    assert max(finding.steps for finding in long.failures.found.values()) > 10
+    assert all(cause.first.steps <= 8 for cause in conductor.failures.causes())
+    assert {identity(finding) for finding in store.findings()} == set(conductor.failures.found)
+    assert conductor.failures.fresh_causes() == []
+    assert set(conductor.failures.surpassed) == set(long.failures.found.values()) - set(conductor.failures.found.values())
     assert sorted(batch for _, batch in conductor.records if batch >= 0) == list(range(8))
 
 
 def test_a_shorter_program_that_breaks_another_law_takes_nobodys_place():
     conductor = run_campaign("leaky", programs=60)
-    known = conductor.causes()[0].first
+    known = conductor.failures.causes()[0].first
     violation = msgspec.structs.replace(known.program.violation, law="own-content")
     other = finding_of(msgspec.structs.replace(known.program, ops=known.program.ops[1:], violation=violation))
-    conductor._replace(known, other)
-    assert {identity(known), identity(other)} <= set(conductor.findings)
+    conductor.failures.replace(known, other)
+    assert {identity(known), identity(other)} <= set(conductor.failures.found)
 
 
 # -- files ------------------------------------------------------------------------------------------------------------------------------------------

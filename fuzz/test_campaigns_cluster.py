@@ -117,9 +117,9 @@ def assert_whole(conductor, store):
     assert conductor.totals.programs == sum(record.programs for record in conductor.records.values())
     assert all(record.programs and not record.lost for record in conductor.records.values())
     assert store.records() == conductor.records
-    assert set(store.examples()) == conductor.examples
+    assert set(store.examples()) == conductor.corpus.examples
     assert store.open_orders() == []
-    assert conductor.findings == {}
+    assert conductor.failures.found == {}
 
 
 # -- Ray ----------------------------------------------------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_a_killed_worker_and_a_killed_node_lose_nothing_and_nothing_is_counted_t
     assert conductor.totals.programs == conductor.programs_here == 400
     assert store.records() == conductor.records
     assert store.open_orders() == []
-    assert conductor.findings == {}
+    assert conductor.failures.found == {}
 
 
 @needs_ray
@@ -191,7 +191,7 @@ def test_a_target_that_kills_its_process_on_a_cluster_is_found(cluster, tmp_path
     target = f"{place}:Dying"
     crew = RayCrew(Job(target, 10.0), find_target, "c", address=cluster.address, workers=2)
     conductor = conduct(crew, Store(directory(tmp_path / "store"), target=target, campaign="c"), programs=20)
-    [finding] = conductor.findings.values()
+    [finding] = conductor.failures.found.values()
     assert "died with exit code 7 in fork(" in finding.reason
     assert finding.steps <= 4
     assert sorted(batch for _, batch in conductor.records) == [0, 1]
@@ -247,10 +247,10 @@ def test_two_campaigns_share_failures_through_redis(server):
     address, _ = server
     one = Store(redis(address), target="bug:canary", campaign="one")
     first = conduct(LocalCrew(Job("bug:canary", 10.0), find_target, "one", workers=1), one, campaign="one", programs=20)
-    assert first.findings
+    assert first.failures.found
     two = Store(redis(address), target="bug:canary", campaign="two")
     second = conduct(LocalCrew(Job("bug:canary", 10.0), find_target, "two", workers=1), two, campaign="two", seed=2, programs=20)
-    assert {identity(finding) for finding in two.findings()} == set(second.findings) >= set(first.findings)
+    assert {identity(finding) for finding in two.findings()} == set(second.failures.found) >= set(first.failures.found)
     assert {campaign for campaign, _ in two.records()} == {"two"}
     assert {campaign for campaign, _ in one.records()} == {"one"}
     assert one.open_orders() == two.open_orders() == []
@@ -269,9 +269,9 @@ def test_a_campaign_takes_in_what_another_one_puts_into_redis_meanwhile(server, 
         two.keep(other)
 
     conductor = conduct(LocalCrew(Job("production-sync", 10.0), find_target, "one", workers=1), one, disturb, programs=30)
-    assert other in conductor.corpus
-    assert len(conductor.corpus) == len(set(conductor.corpus))
-    assert set(two.corpus()) == set(conductor.corpus)
+    assert other in conductor.corpus.programs
+    assert len(conductor.corpus.programs) == len(set(conductor.corpus.programs))
+    assert set(two.corpus()) == set(conductor.corpus.programs)
 
 
 @needs_redis

@@ -135,9 +135,9 @@ def _keep_failures(console: Console, failures: Path, conductor: Conductor) -> No
     from kvproof.fuzz.campaigns.apart import ends_its_process
     from kvproof.fuzz.campaigns.folder import arrange, file_name
 
-    found = conductor.causes()
+    found = conductor.failures.causes()
     with writing(failures, "--directory"):
-        arrange(failures, found, conductor.surpassed)
+        arrange(failures, found, conductor.failures.surpassed)
     for fault in (cause.first for cause in found if not cause.first.law):
         if isinstance(fault.program, Program):
             place = failures / file_name(fault)
@@ -151,7 +151,7 @@ def _write_issue(place: Path, conductor: Conductor, target: str, adapter: type, 
     """The text of an issue, if anything was found that is neither known nor waived."""
     from kvproof.fuzz.reports.issue import issue
 
-    fresh = [cause.first for cause in conductor.fresh_causes() if cause.first.law not in conductor.plan.waived]
+    fresh = [cause.first for cause in conductor.failures.fresh_causes() if cause.first.law not in conductor.plan.waived]
     if fresh:
         write_output(place, "--issue", issue(fresh, target, adapter, seed=seed, programs=conductor.programs_here).encode())
 

@@ -5,6 +5,8 @@ work        a worker doing it
 apart       the same, one program in a process of its own, to catch what kills or blocks a worker
 crew        worker processes of this machine; `ray_crew` those of a cluster
 conductor   gives out orders, takes in results, redoes what was lost
+corpus      what guides the search: kept programs, examples, situations
+failures    what was found, and which of it fails now
 records     what was done, merged so that nothing is counted twice
 store       corpus, failures, records and open orders, in a Hypothesis example database (a directory, or Redis)
 findings    which failures are the same

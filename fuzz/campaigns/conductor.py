@@ -3,7 +3,7 @@
     plan = Plan(...)
     conductor = Conductor(plan, crew, store)
     conductor.run(on_progress)
-    conductor.broken()  # what fails now; `conductor.totals` and `conductor.incidents` say the rest
+    conductor.failures.broken()  # what fails now; `conductor.totals` and `conductor.incidents` say the rest
 
 An order is written down before a worker has it, and crossed out once its record is kept. So whatever is killed, the conductor included, every batch ends up with exactly one
 record: a batch without one is done again, and a record that comes twice is one record.
@@ -14,15 +14,17 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Literal
 
 import msgspec
 
-from kvproof.fuzz.campaigns.causes import Cause, causes
+from kvproof.fuzz.campaigns.causes import Cause
+from kvproof.fuzz.campaigns.corpus import Corpus
 from kvproof.fuzz.campaigns.crew import Crew
+from kvproof.fuzz.campaigns.failures import Failures
 from kvproof.fuzz.campaigns.faults import HarnessBroken
-from kvproof.fuzz.campaigns.findings import distinct, finding_of, identity
+from kvproof.fuzz.campaigns.findings import finding_of, identity
 from kvproof.fuzz.campaigns.orders import Failed, Lost, Order, Result
 from kvproof.fuzz.campaigns.records import Record, Totals
 from kvproof.fuzz.campaigns.store import Store
@@ -49,9 +51,6 @@ MACHINE_EVERY: Final = 12
 
 EXAMPLES: Final = 12
 """Kept examples that such an order brings along: Hypothesis spends a tenth of a batch on them, and may choose."""
-
-MOST_EXAMPLES: Final = 200
-"""Of more, as many as are too many are dropped: each batch adds some two dozen that nothing in that batch surpassed."""
 
 REPLAYED_AT_ONCE: Final = 50
 """Kept programs of one order that replays them."""
@@ -129,22 +128,12 @@ class Conductor:
         self.totals = Totals()
         for record in self.records.values():
             self.totals.add(record)
-        self.corpus: list[Program] = store.corpus()
-        self.examples: set[bytes] = set(store.examples())
-        """What Hypothesis keeps."""
-        self.findings: dict[str, Finding] = distinct(store.findings())
-        self.new: list[str] = []
-        """The identities of what this run found and nobody had found before."""
-        self.seen_again: set[str] = set()
-        """Those of kept findings that failed again in this run."""
-        self.surpassed: list[Finding] = []
-        """What was kept until this run found a shorter program of the same shape."""
+        self.corpus = Corpus(store, self.rng, self.totals.situations)
+        self.failures = Failures(store)
         self.shrunk_again: set[str] = set()
         """The identities of what was given more time in this run."""
         self.shrinking = 0.0
         """Seconds of it."""
-        self._causes: list[Cause] | None = None
-        """Of `findings`, once somebody has asked."""
         self.incidents: list[str] = []
         """Lost workers and machines."""
         self.programs_here = 0
@@ -159,8 +148,6 @@ class Conductor:
         """How often the canary was caught in this run."""
         self.told: dict[int, int] = {}
         """worker -> how many of the known situations it was told."""
-        self.known: list[str] = list(self.totals.situations)
-        self._known = set(self.known)
         self._next = 1 + max((batch for _, batch in self.records if batch >= 0), default=-1)
         self._batch = plan.batch or FIRST_BATCH
         self._start = time.monotonic()
@@ -196,33 +183,15 @@ class Conductor:
             self.caught,
             self.totals,
             self.programs_here,
-            len(self.corpus),
-            self._all_causes(),
+            len(self.corpus.programs),
+            self.failures.all_causes(),
             self.incidents,
         )
-
-    def broken(self) -> dict[str, Finding]:
-        """What fails now: what this run found, and what was kept and failed again."""
-        return {key: finding for key, finding in self.findings.items() if key in self.new or key in self.seen_again}
 
     @property
     def decided(self) -> bool:
         """Whether there is a verdict: a law is broken, or something was tried and no kept failure is left that was not run again."""
         return bool(self._accused()) or (self.totals.programs > 0 and not self.owed)
-
-    def causes(self) -> list[Cause]:
-        """What fails now, by cause."""
-        return causes(self.broken().values())
-
-    def fresh_causes(self) -> list[Cause]:
-        """Those that nobody had met before this run: a further shape of a known cause is no news."""
-        new = set(self.new)
-        return [cause for cause in self.causes() if all(identity(member) in new for member in cause.members)]
-
-    def _all_causes(self) -> list[Cause]:
-        if self._causes is None:
-            self._causes = causes(self.findings.values())
-        return self._causes
 
     def _over(self) -> bool:
         if not self.caught:
@@ -236,7 +205,7 @@ class Conductor:
         return not self.out and not self.waiting and self._drawn_all()
 
     def _accused(self) -> list[str]:
-        return [key for key, finding in self.broken().items() if finding.law not in self.plan.waived]
+        return [key for key, finding in self.failures.broken().items() if finding.law not in self.plan.waived]
 
     def _drawn_all(self) -> bool:
         if self.plan.mode == "replay":
@@ -265,8 +234,8 @@ class Conductor:
 
     def _replays(self) -> Iterator[Order]:
         """What was kept, the failures first. The numbers are below 0, so that the batches that are drawn have the same numbers whatever was replayed before."""
-        failures = [finding.program for finding in self.findings.values() if isinstance(finding.program, Program)]
-        kept = failures + (self.corpus if self.plan.mode != "batch" else [])
+        failures = [finding.program for finding in self.failures.found.values() if isinstance(finding.program, Program)]
+        kept = failures + (self.corpus.programs if self.plan.mode != "batch" else [])
         for first in range(0, len(kept), REPLAYED_AT_ONCE):
             programs = tuple(kept[first : first + REPLAYED_AT_ONCE])
             order = Order(-2 - first, "replay", f"{self.plan.seed}:replay-{first}", len(programs), programs)
@@ -303,7 +272,7 @@ class Conductor:
         busy = any(order.kind == "shrink" for order in (*self.waiting, *self.out.values()))
         if plan.mode != "batch" or plan.stop_at_first or self._stopping or busy or self.shrinking >= budget:
             return
-        for cause in reversed(self.causes()):
+        for cause in reversed(self.failures.causes()):
             key, program = identity(cause.first), cause.first.program
             if cause.first.law and isinstance(program, Program) and key not in self.shrunk_again:
                 self.shrunk_again.add(key)
@@ -315,9 +284,9 @@ class Conductor:
         if self.plan.kernels:
             return Order(number, "kernels", seed, 1)
         if self.plan.programs is None and number % MACHINE_EVERY == MACHINE_EVERY - 1:
-            examples = self.rng.sample(sorted(self.examples), min(EXAMPLES, len(self.examples)))
+            examples = self.rng.sample(sorted(self.corpus.examples), min(EXAMPLES, len(self.corpus.examples)))
             return Order(number, "machine", seed, 1, examples=tuple(examples))
-        parents = parents_of(self.rng, self.corpus)
+        parents = parents_of(self.rng, self.corpus.programs)
         size = self._batch
         if self.plan.programs is not None:
             size = min(size, self.plan.programs - number * self._batch)
@@ -327,8 +296,8 @@ class Conductor:
         if order.kind != "shrink":
             self.store.open_order(order)
         self.out[worker] = order
-        fresh = tuple(self.known[self.told.get(worker, 0) :])
-        self.told[worker] = len(self.known)
+        fresh = tuple(self.corpus.situations[self.told.get(worker, 0) :])
+        self.told[worker] = len(self.corpus.situations)
         self.crew.give(worker, msgspec.structs.replace(order, known=fresh))
 
     # -- answers -------------------------------------------------------------------------------------------------------------------------------
@@ -346,16 +315,12 @@ class Conductor:
         if order.kind == "shrink":
             self.shrinking += result.record.seconds
             for shorter in result.findings:
-                self._replace(self.findings[identity(finding_of(order.parents[0]))], shorter)
+                self.shrunk_again.add(identity(shorter))
+                self.failures.replace(self.failures.found[identity(finding_of(order.parents[0]))], shorter)
             return
-        for kept in result.kept:
-            if not self._known.issuperset(kept.situations):  # another worker may have been first
-                self._keep_program(kept.program)
-                self._know(kept.situations)
-        self._know(result.record.situations)
+        self.corpus.take(result)
         for finding in result.findings:
-            self._keep_finding(finding)
-        self._keep_examples(result)
+            self.failures.keep(finding)
         self._close(order, result.record)
         if self.plan.batch is None and order.kind == "swarm" and order.attempt == 1 and result.record.programs:
             rate = result.record.programs / max(result.record.seconds, 1e-3)
@@ -395,7 +360,7 @@ class Conductor:
 
     def _give_up(self, order: Order, lost: Lost) -> None:
         told = f"{lost.how}; the target ends or blocks its process."
-        self._keep_finding(Finding("", told, f"seed {lost.seed or order.seed}", 1))
+        self.failures.keep(Finding("", told, f"seed {lost.seed or order.seed}", 1))
         self._close(order, Record(self.plan.campaign, order.number, order.seed, order.attempt, lost=lost.how, failures={"": 1}))
 
     def _close(self, order: Order, record: Record) -> None:
@@ -408,8 +373,6 @@ class Conductor:
         self.proven.discard(worker)
         self.told.pop(worker, None)
 
-    # -- what is kept --------------------------------------------------------------------------------------------------------------------------
-
     def _keep_record(self, record: Record) -> None:
         batch = (record.campaign, record.batch)
         if batch in self.records:
@@ -419,61 +382,7 @@ class Conductor:
         self.totals.add(record)
         self.programs_here += record.programs
 
-    def _keep_program(self, program: Program) -> None:
-        self.store.keep(program)
-        self.corpus.append(program)
-
-    def _keep_examples(self, result: Result) -> None:
-        fresh = set(result.examples) - self.examples
-        self.examples = (self.examples | fresh) - set(result.surpassed)
-        surplus = self.rng.sample(sorted(self.examples), max(0, len(self.examples) - MOST_EXAMPLES))
-        self.examples.difference_update(surplus)
-        for example in fresh & self.examples:
-            self.store.keep_example(example)
-        for example in {*result.surpassed, *surplus} - fresh:
-            self.store.drop_example(example)
-
-    def _know(self, situations: Iterable[str]) -> None:
-        self.known += [situation for situation in situations if situation not in self._known]
-        self._known.update(situations)
-
-    def _keep_finding(self, finding: Finding) -> None:
-        key = identity(finding)
-        before = self.findings.get(key)
-        if before is None:
-            self.new.append(key)
-        elif key not in self.new:
-            self.seen_again.add(key)
-        best = distinct([finding] if before is None else [before, finding])[key]
-        if best is not before:
-            self.store.keep_finding(best)
-            if before is not None:
-                self.store.drop_finding(before)
-                self.surpassed.append(before)
-            self.findings[key] = best
-            self._causes = None
-
-    def _replace(self, finding: Finding, shorter: Finding) -> None:
-        """`shorter` is the same failure, shrunk further. It is kept before the longer one is dropped."""
-        key, old = identity(shorter), identity(finding)
-        self.shrunk_again.add(key)
-        met = key in self.findings
-        self._keep_finding(shorter)
-        if key == old or shorter.law != finding.law:  # a leak that was made shorter may break another law: both are told
-            return
-        if not met and old in self.seen_again:  # no news either
-            self.new.remove(key)
-            self.seen_again.add(key)
-        self.store.drop_finding(finding)
-        self.surpassed.append(finding)
-        del self.findings[old]
-        self._causes = None
-
     def _sync(self) -> None:
-        """Take in what other campaigns on this target have put into the store."""
-        if time.monotonic() - self._synced < SYNC_SECONDS:
-            return
-        self._synced = time.monotonic()
-        mine: set[Program] = set(self.corpus)
-        self.corpus += [program for program in self.store.corpus() if program not in mine]
-        self.examples = set(self.store.examples())
+        if time.monotonic() - self._synced >= SYNC_SECONDS:
+            self._synced = time.monotonic()
+            self.corpus.sync()

@@ -1,6 +1,6 @@
 """The failure files of a campaign: one for each cause, variants in a folder beside them, and none of what a shorter program has replaced.
 
-    arrange(directory / "failures", conductor.causes(), conductor.surpassed)
+    arrange(directory / "failures", conductor.failures.causes(), conductor.failures.surpassed)
 
 A file is named after its program, so a failure that becomes a variant of a shorter one moves, and comes back once the shorter one is mended. What somebody else has put there stays.
 """

@@ -31,7 +31,7 @@ def situations_of(reached: Collection[str], capabilities: Capabilities) -> Situa
 def report_of(conductor: Conductor, target: str, capabilities: Capabilities | None, seconds: float) -> Report:
     """The verdict of a campaign: what it found in this run, and how much it and the runs before it tried. `capabilities` are None for kernels."""
     plan, totals = conductor.plan, conductor.totals
-    found = conductor.causes()
+    found = conductor.failures.causes()
     violations = [cause.first for cause in found if cause.first.law]
     faults = [cause.first for cause in found if not cause.first.law]
     broken = {finding.law for finding in violations}
