@@ -213,11 +213,11 @@ class Steadiness(msgspec.Struct, frozen=True):
         return min(20, math.ceil(math.log(0.05) / math.log(1 - self.failures / self.runs)))
 
 
-def steadiness(program: Program, target: type, law: str, *, op_seconds: float = OP_SECONDS) -> Steadiness:
+def steadiness(program: Program, target: type, law: str) -> Steadiness:
     """Run `program` several times, and count how often it breaks `law`. A long program is run less often."""
     runs = STEADY_RUNS if len(program.ops) <= LONG_OPERATIONS else 1
     pool = program.config
-    results = (run(program.ops, target, num_blocks=pool.num_blocks, block_size=pool.block_size, op_seconds=op_seconds) for _ in range(runs))
+    results = (run(program.ops, target, num_blocks=pool.num_blocks, block_size=pool.block_size) for _ in range(runs))
     return Steadiness(sum(breaks(result, law) for result in results), runs)
 
 

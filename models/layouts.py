@@ -69,16 +69,6 @@ def window_blocks(window: int, block_size: int) -> int:
     return blocks_for(max(window - 1, 0), block_size) + 1
 
 
-def shared_prefix(one: Sequence[int], two: Sequence[int]) -> int:
-    """How many leading tokens two sequences share."""
-    shared = 0
-    for a, b in zip(one, two, strict=False):
-        if a != b:
-            break
-        shared += 1
-    return shared
-
-
 def _positive(block_size: int) -> None:
     if block_size < 1:
         raise ValueError(f"a block must hold at least 1 token, not {block_size}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvproof.models.layouts import (
@@ -11,7 +11,6 @@ from kvproof.models.layouts import (
     last_block_length,
     physical_slot,
     pool_shares,
-    shared_prefix,
     tail_waste,
     tail_waste_bound,
     window_blocks,
@@ -121,27 +120,6 @@ def test_a_block_needs_a_token(function):
 def test_a_number_of_tokens_cannot_be_negative():
     with pytest.raises(ValueError, match="a number of tokens cannot be -1"):
         blocks_for(-1, 4)
-
-
-def test_prefixes_that_differ_late_share_what_comes_before():
-    assert shared_prefix([10, 11, 12, 13, 100, 101], [10, 11, 12, 13, 200]) == 4
-
-
-def test_a_leading_time_stamp_shares_nothing():
-    assert shared_prefix([1700000000, 10, 11, 12, 13, 100, 101], [1700000001, 10, 11, 12, 13, 200]) == 0
-
-
-@given(TOKENS, TOKENS)
-def test_a_shared_prefix_is_a_prefix_of_both_and_the_longest(one, two):
-    shared = shared_prefix(one, two)
-    assert one[:shared] == two[:shared]
-    assert one[: shared + 1] != two[: shared + 1] or shared == len(one) == len(two)
-
-
-@given(TOKENS, TOKENS, TOKENS)
-def test_what_is_put_before_both_is_shared(front, one, two):
-    assume(front)
-    assert shared_prefix(front + one, front + two) == len(front) + shared_prefix(one, two)
 
 
 @given(blocks=st.integers(0, 40), groups=st.integers(1, 5))

@@ -70,7 +70,6 @@ class Totals(msgspec.Struct):
     batches: int = 0
     programs: int = 0
     operations: int = 0
-    worker_seconds: float = 0.0
     exercised: Counter[str] = msgspec.field(default_factory=Counter)
     refusals: Counter[str] = msgspec.field(default_factory=Counter)
     failures: Counter[str] = msgspec.field(default_factory=Counter)
@@ -82,7 +81,6 @@ class Totals(msgspec.Struct):
         self.batches += 1
         self.programs += record.programs
         self.operations += record.operations
-        self.worker_seconds += record.seconds
         self.exercised.update(record.exercised)
         self.refusals.update(record.refusals)
         self.failures.update(record.failures)

@@ -96,9 +96,9 @@ def _over_time(samples: Sequence[Sample]) -> Table:
     return table
 
 
-def spark(values: Sequence[float], columns: int = SPARK_COLUMNS) -> str:
+def spark(values: Sequence[float]) -> str:
     """A line of bars, each the mean of its share of the values, from the least value to the most."""
-    columns = min(columns, len(values))
+    columns = min(SPARK_COLUMNS, len(values))
     shares = [values[len(values) * i // columns : len(values) * (i + 1) // columns] for i in range(columns)]
     means = [sum(share) / len(share) for share in shares]
     low, high = min(values), max(values)

@@ -33,7 +33,7 @@ def judge(case: Case, *, seconds: float = SEARCH_SECONDS, tell: Callable[[str], 
     return Outcome(case, faulty, _side(same))
 
 
-def judge_all(cases: Iterable[Case], *, seconds: float = SEARCH_SECONDS, tell: Callable[[str], None] = lambda _: None) -> Iterator[Outcome]:
+def judge_all(cases: Iterable[Case], *, seconds: float, tell: Callable[[str], None]) -> Iterator[Outcome]:
     """Run the cases one after another."""
     for case in cases:
         yield judge(case, seconds=seconds, tell=tell)

@@ -116,12 +116,12 @@ def accuse(film: Film, violation: Violation, op: Op, outcome: Outcome, aside: Se
     return msgspec.structs.replace(accused, differences=differences(film.spec, op, outcome, accused, aside))
 
 
-def film_report(report: Report, adapter: type, *, op_seconds: float = OP_SECONDS) -> Document:
+def film_report(report: Report, adapter: type) -> Document:
     """The page of a whole check: its laws, and a picture or a case for each that is broken."""
     programs = [(finding.law, finding.program) for finding in report.violations if isinstance(finding.program, Program)]
     if report.error_program is not None:
         programs.append(("fault", report.error_program))
-    pictures = [film_program(program, adapter, name=law, op_seconds=op_seconds) for law, program in programs]
+    pictures = [film_program(program, adapter, name=law) for law, program in programs]
     for picture, (law, _) in zip(pictures, programs, strict=True):
         if not picture.faults and not picture.trouble:
             picture.note = (
