@@ -43,7 +43,7 @@ def drawn(seed: str, target: type, capabilities: Capabilities, *, keep_trace: bo
     pool = {"num_blocks": config.num_blocks, "block_size": config.block_size}
     lockstep = Lockstep(target, capabilities=capabilities, keep_trace=keep_trace, **pool)
     swarm = Swarm(rng, capabilities, **pool)
-    while (op := swarm.next(lockstep.spec)) is not None:
+    for op in swarm.ops(lockstep.spec):
         lockstep.do(op)
     for op in drain(rng, lockstep.spec, swarm.next_seq):
         lockstep.do(op)

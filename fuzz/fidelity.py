@@ -34,7 +34,7 @@ def digest(adapter: type, programs: int = PROGRAMS) -> tuple[str, int]:
         lockstep = Lockstep(adapter, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=capabilities, keep_trace=True)
         swarm = Swarm(rng, capabilities, num_blocks=config.num_blocks, block_size=config.block_size)
         try:
-            while (op := swarm.next(lockstep.spec)) is not None:
+            for op in swarm.ops(lockstep.spec):
                 lockstep.do(op)
         except (LawBroken, AdapterFault) as end:
             shown.update(str(end).encode())

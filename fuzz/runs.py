@@ -154,8 +154,7 @@ def _swarmed(capabilities: Capabilities, rng: random.Random, parents: Sequence[P
         if made is not None:
             swarm.go_on(made.ops, made.more)
             yield from made.ops
-        while (op := swarm.next(spec)) is not None:
-            yield op
+        yield from swarm.ops(spec)
         yield from drain(rng, spec, swarm.next_seq)
 
     return pool, drawn

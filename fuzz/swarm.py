@@ -7,7 +7,7 @@ share prefixes and differ late, equal tokens under unequal namespaces, hash coll
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kvproof.fuzz.draws import Draws
@@ -68,7 +68,12 @@ class Swarm(Draws):
             if isinstance(op, Admit):
                 self._ops.prompts.say(op.prompt)
 
-    def next(self, spec: Spec) -> Op | None:
+    def ops(self, spec: Spec) -> Iterator[Op]:
+        """The operations of the program. Each must have been run, or skipped, before the next one is asked for."""
+        while (op := self._next(spec)) is not None:
+            yield op
+
+    def _next(self, spec: Spec) -> Op | None:
         """The next operation, or None once the program has its length."""
         if self.length <= 0:
             return self._probe(spec)

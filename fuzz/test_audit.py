@@ -42,7 +42,7 @@ def swarm_run(adapter, seed):
     lockstep = Lockstep(adapter, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=capabilities)
     swarm = Swarm(rng, capabilities, num_blocks=config.num_blocks, block_size=config.block_size)
     try:
-        while (op := swarm.next(lockstep.spec)) is not None:
+        for op in swarm.ops(lockstep.spec):
             lockstep.do(op)
         for op in drain(rng, lockstep.spec, swarm.next_seq):
             lockstep.do(op)

@@ -37,7 +37,7 @@ def traced(adapter, seed):
     swarm = Swarm(rng, capabilities, num_blocks=config.num_blocks, block_size=config.block_size)
     violation = None
     try:
-        while (op := swarm.next(lockstep.spec)) is not None:
+        for op in swarm.ops(lockstep.spec):
             lockstep.do(op)
         for op in drain(rng, lockstep.spec, swarm.next_seq):
             lockstep.do(op)
@@ -153,7 +153,7 @@ def test_a_long_run_in_which_all_is_forgotten_early_accuses_nobody(adapter, monk
     swarm = Swarm(rng, capabilities, num_blocks=config.num_blocks, block_size=config.block_size)
     swarm.length = 3000
     cleared = 0
-    while (op := swarm.next(lockstep.spec)) is not None:
+    for op in swarm.ops(lockstep.spec):
         before = len(lockstep.spec.tree)
         lockstep.do(op)
         cleared += len(lockstep.spec.tree) < before

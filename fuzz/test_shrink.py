@@ -363,7 +363,7 @@ def swarm_ops(adapter, rng):
     """The operations of one program of the swarm."""
     lockstep = Lockstep(adapter, num_blocks=8, block_size=2)
     swarm = Swarm(rng, lockstep.capabilities, num_blocks=8, block_size=2)
-    while (op := swarm.next(lockstep.spec)) is not None:
+    for op in swarm.ops(lockstep.spec):
         lockstep.do(op)
     return lockstep.ops
 

@@ -54,7 +54,7 @@ class Program:
         self.ops = []
         self.enabled = 0
         self.in_flight = self.again = 0
-        while (op := swarm.next(lockstep.spec)) is not None:
+        for op in swarm.ops(lockstep.spec):
             if isinstance(op, Release):
                 sequence = lockstep.spec.sequences[op.seq]
                 self.in_flight += sequence.out is not None

@@ -40,7 +40,7 @@ def lockstep_run(adapter, seed):
     config = Config(rng, capabilities)
     lockstep = Lockstep(adapter, num_blocks=config.num_blocks, block_size=config.block_size, capabilities=capabilities, keep_trace=True)
     swarm = Swarm(rng, capabilities, num_blocks=config.num_blocks, block_size=config.block_size)
-    while (op := swarm.next(lockstep.spec)) is not None:
+    for op in swarm.ops(lockstep.spec):
         lockstep.do(op)
     return lockstep
 

@@ -67,7 +67,7 @@ def test_frames_put_together_again_give_what_was_seen(adapter, seed):
     lockstep = Lockstep(adapter, num_blocks=config.num_blocks, block_size=config.block_size, keep_trace=True)
     swarm = Swarm(rng, capabilities, num_blocks=config.num_blocks, block_size=config.block_size)
     film, expected = Film(lockstep.spec, num_blocks=config.num_blocks), []
-    while (op := swarm.next(lockstep.spec)) is not None:
+    for op in swarm.ops(lockstep.spec):
         assert lockstep.do(op)
         film.take(op, "", "", lockstep.trace[-1].seen.books.free)
         expected.append(state_of(lockstep))
