@@ -22,7 +22,22 @@ import msgspec
 
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.models.capabilities import Capabilities
-from kvproof.models.ops import Evict, Extend, Fork, Match, Namespace, Op, ReleaseReason, Reset, SwapIn, SwapOut
+from kvproof.models.ops import (
+    Admit,
+    BeginStep,
+    Commit,
+    EndStep,
+    Evict,
+    Extend,
+    Fork,
+    Match,
+    Namespace,
+    Op,
+    ReleaseReason,
+    Reset,
+    SwapIn,
+    SwapOut,
+)
 from kvproof.models.outcomes import Event, Grant, Hit, Snapshot
 from kvproof.models.spec import Violation
 from kvproof.properties.lockstep import LawBroken, Lockstep
@@ -181,3 +196,23 @@ def judge(script: Sequence[Do], **how: Any) -> Violation | None:  # noqa: ANN401
     except LawBroken as broken:
         return broken.violation
     return None
+
+
+def law(script: Sequence[Do], **how: Any) -> str | None:  # noqa: ANN401 -- see `play`
+    """The law that the script breaks, or None."""
+    found = judge(script, **how)
+    return found.law if found else None
+
+
+STEP: Final = (Do(BeginStep()), Do(EndStep()))
+"""What is launched by now runs, and has finished."""
+
+
+def out(seq: int, tokens: Sequence[int], table: Rows, namespace: Namespace | None = None, **shown: Any) -> list[Do]:  # noqa: ANN401 -- see `Do`
+    """Two steps: admit a prompt and extend over all of it. Without steps, its pass has run."""
+    return [Do(Admit(seq, tuple(tokens), namespace or Namespace())), Do(Extend(seq, len(tokens)), tables={seq: table}, **shown)]
+
+
+def computed(seq: int, tokens: Sequence[int], table: Rows, namespace: Namespace | None = None, **shown: Any) -> list[Do]:  # noqa: ANN401
+    """The same and the commit."""
+    return [*out(seq, tokens, table, namespace), Do(Commit(seq), **shown)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -31,21 +31,11 @@ from kvproof.models.ops import (
     Truncate,
 )
 from kvproof.models.outcomes import Event, Grant, Hit, OutOfBlocks, Refused
-from kvproof.properties.scripted import Do, judge
+from kvproof.properties.scripted import Do, computed, judge, out
 
 WINDOW_2 = (Group("sliding_window", window=2),)
 BOTH = (Group(), Group("sliding_window", window=2))
 EVERYTHING = {"prefix": True, "fork": True, "truncate": True, "drafts": True, "evict": True, "reset": True, "swap": True}
-
-
-def out(seq: int, tokens: Sequence[int], table: Any, namespace: Namespace | None = None) -> list[Do]:
-    """Two steps: admit a prompt and extend over all of it. Without steps, its pass has run."""
-    return [Do(Admit(seq, tuple(tokens), namespace or Namespace())), Do(Extend(seq, len(tokens)), tables={seq: table})]
-
-
-def computed(seq: int, tokens: Sequence[int], table: Any, namespace: Namespace | None = None) -> list[Do]:
-    """The same and the commit."""
-    return [*out(seq, tokens, table, namespace), Do(Commit(seq))]
 
 
 class Case(msgspec.Struct, frozen=True):
