@@ -20,7 +20,7 @@ import msgspec
 from kvproof.fuzz.processes import end_with_parent, forking, how_it_ended, process_context
 from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.runs import Found, Search, Tally, hypothesis_batch, run_seed
-from kvproof.fuzz.shrink import shrink, shrink_fault, shrink_hang
+from kvproof.fuzz.shrink import HANG_SHRINK_OP_SECONDS, shrink, shrink_fault, shrink_hang
 from kvproof.fuzz.verdicts import Finding, Report, computed_nothing, law_verdicts
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.laws import BY_NAME, LAWS
@@ -37,9 +37,6 @@ WORKER_SHRINK_SECONDS: Final = 1.5
 
 FINAL_SHRINK_SECONDS: Final = 8.0
 """The last shrink of the shortest program of each law, all laws together."""
-
-HANG_SHRINK_OP_SECONDS: Final = 0.5
-"""Time limit of an operation while a program that is known to hang is shrunk."""
 
 HYPOTHESIS_SHARE: Final = 0.12
 """Share of its time that each worker gives to the Hypothesis machine. It is several times slower than the swarm, but its bundles lean elsewhere."""

@@ -154,6 +154,11 @@ def portable(name: str) -> str:
     return f"{Path(place).resolve()}:{attribute}" if place.endswith(".py") else name
 
 
+def portable_program(program: Program) -> Program:
+    """The program with a target that can be found from any directory."""
+    return msgspec.structs.replace(program, target=portable(program.target))
+
+
 def local(name: str) -> str:
     """The same target as it is shown here: a file below the current directory by its path from there."""
     place, _, attribute = name.rpartition(":")

@@ -27,6 +27,9 @@ from kvproof.models.capabilities import Capabilities
 from kvproof.models.spec import Violation
 from kvproof.properties.lockstep import OP_SECONDS, Result, run, what_hung
 
+HANG_SHRINK_OP_SECONDS: Final = 0.5
+"""Time limit of an operation while a program that is known to hang is shrunk."""
+
 SHRINK_SECONDS: Final = 10.0
 """Default time for one program: most reach their minimum in well under a second."""
 

@@ -84,13 +84,6 @@ class KeepsTail(Everything):
         super().truncate(seq, length)
 
 
-class AcceptsAll(Everything):
-    """Takes every draft for accepted."""
-
-    def commit(self, seq, accepted):
-        super().commit(seq, len(self.asked[seq][1]))
-
-
 BUGS = [
     (DoubleFree, "no-aliasing"),
     (Leaky, "no-leak"),

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from kvproof.console import complain
 from kvproof.fuzz.kernel_failures import write_failure
-from kvproof.fuzz.programs import BadFile, Program, keep_program, portable, write_whole, writing
+from kvproof.fuzz.programs import BadFile, Program, keep_program, portable_program, write_whole, writing
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.reports.github import github_annotations
 from kvproof.fuzz.reports.junit import junit
@@ -122,7 +122,7 @@ def _portable_report(report: Report) -> Report:
 
 def _portable(program: AnyProgram) -> AnyProgram:
     """A case of kernels names no target and is portable as it is."""
-    return program if isinstance(program, str) else msgspec.structs.replace(program, target=portable(program.target))
+    return program if isinstance(program, str) else portable_program(program)
 
 
 def known_broken(path: Path | None, target: str) -> dict[str, Waiver]:

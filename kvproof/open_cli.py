@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Final
 
 import click
-import msgspec
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from kvproof.console import Output, Unusable, bar, unseen
 from kvproof.files import keep_input, load, report_in
-from kvproof.fuzz.programs import Program, local, portable, write_output
+from kvproof.fuzz.programs import Program, local, portable_program, write_output
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.reports.picture.align import align
 from kvproof.fuzz.reports.picture.document import Document, Picture
@@ -113,14 +112,9 @@ def write_page(path: Path, document: Document) -> None:
 
 
 def _film(program: Program, adapter: type, name: str) -> Picture:
-    program = program if program.target.startswith("bug:") else _portable(program)
+    program = portable_program(program)  # its source is going to be copied out of the page
     with _bar(name, len(program.ops)) as move:
         return film_program(program, adapter, name=name, op_seconds=OP_SECONDS, on_progress=lambda done: move(completed=done))
-
-
-def _portable(program: Program) -> Program:
-    """The program with a target that can be found from any directory: its source is going to be copied out of the page."""
-    return msgspec.structs.replace(program, target=portable(program.target))
 
 
 def _compared(one: Document, other: Document) -> Document:

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
-
 from kvproof.fuzz.campaigns.apart import ends_its_process
 from kvproof.fuzz.campaigns.causes import Cause
-from kvproof.fuzz.programs import VARIANTS, Program, failure_name, keep_program, portable
+from kvproof.fuzz.programs import VARIANTS, Program, failure_name, keep_program, portable_program
 from kvproof.fuzz.verdicts import Finding
 
 
@@ -28,7 +26,7 @@ def arrange(failures: Path, causes: Iterable[Cause], gone: Iterable[Finding] = (
                 here, elsewhere = failures, failures / VARIANTS
                 if finding is not cause.first:
                     here, elsewhere = elsewhere, here
-                keep_program(here, _kind(finding.program), _portable(finding.program))
+                keep_program(here, _kind(finding.program), portable_program(finding.program))
                 (elsewhere / file_name(finding)).unlink(missing_ok=True)
 
 
@@ -42,7 +40,7 @@ def remove(failures: Path, finding: Finding) -> None:
 def file_name(finding: Finding) -> str:
     """The name of the failure file of a program."""
     assert isinstance(finding.program, Program), "files of cases are named elsewhere"
-    return failure_name(_kind(finding.program), _portable(finding.program))
+    return failure_name(_kind(finding.program), portable_program(finding.program))
 
 
 def _kind(program: Program) -> str:
@@ -50,7 +48,3 @@ def _kind(program: Program) -> str:
     if program.violation is not None:
         return program.violation.law
     return "death" if ends_its_process(program) else "fault"
-
-
-def _portable(program: Program) -> Program:
-    return msgspec.structs.replace(program, target=portable(program.target))

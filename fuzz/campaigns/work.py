@@ -15,7 +15,7 @@ from kvproof.fuzz.campaigns.orders import Job, Kept, Order, Result
 from kvproof.fuzz.campaigns.records import Record
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.runs import Found, Ran, Search, Tally, hypothesis_batch, run_kept, run_program
-from kvproof.fuzz.shrink import shrink, shrink_fault, shrink_hang
+from kvproof.fuzz.shrink import HANG_SHRINK_OP_SECONDS, shrink, shrink_fault, shrink_hang
 from kvproof.fuzz.verdicts import Finding
 from kvproof.impl.checker import read_capabilities
 from kvproof.properties.situations import masks, names, nothing_reached
@@ -35,9 +35,6 @@ every program would do nothing but shrink."""
 
 HANGS_PER_ORDER: Final = 2
 """After so many hangs an order ends: each costs the time limit of an operation."""
-
-HANG_SHRINK_OP_SECONDS: Final = 0.5
-"""Time limit of an operation while a program that is known to hang is shrunk."""
 
 Find = Callable[[str], type]
 """From the name of a target to its class."""

@@ -36,6 +36,7 @@ from kvproof.fuzz.reports.picture.film import (
     SequenceChange,
 )
 from kvproof.fuzz.reports.picture.stage import Block, Player, Prefixes, Stage
+from kvproof.fuzz.reports.terminal import say
 
 MOST_STEPS: Final = 24
 """How many steps are listed: those before the one that is shown, and the few after it."""
@@ -68,14 +69,14 @@ def show_picture(console: Console, picture: Picture, *, step: int | None = None)
     """Print `picture` at a step: the one that breaks the first law, or the last one, unless another is named. Of several faults the one that is shown is told in full."""
     row = _row(picture, step)
     if step is not None and step not in picture.numbers:
-        _say(console, f"This run has no step {step}; its last one is shown.", "yellow")
+        say(console, f"This run has no step {step}; its last one is shown.", "yellow")
     if picture.faults:
         _accusations(console, picture, row)
     elif picture.trouble:
         console.print(Text(picture.trouble, style="bold red"))
         console.print()
     if picture.note:
-        _say(console, picture.note, "yellow")
+        say(console, picture.note, "yellow")
         console.print()
     if row < 0:
         console.print("No operation ran.")
@@ -103,25 +104,21 @@ def _accusations(console: Console, picture: Picture, row: int) -> None:
         if fault is shown:
             _accusation(console, fault)
     if len(picture.faults) > 1:
-        _say(console, f"{len(picture.faults)} laws are broken; --step shows another step.")
+        say(console, f"{len(picture.faults)} laws are broken; --step shows another step.")
     console.print()
 
 
 def _accusation(console: Console, accused: Accusation) -> None:
-    _say(console, f"  The law: {accused.sentence}")
-    _say(console, f"  The reason: {wording.sentence(accused.reason)}")
+    say(console, f"  The law: {accused.sentence}")
+    say(console, f"  The reason: {wording.sentence(accused.reason)}")
     for number, difference in enumerate(accused.differences[:3]):
         _difference(console, difference, first=number == 0)
 
 
 def _difference(console: Console, difference: Difference, *, first: bool) -> None:
-    _say(console, f"  {'First difference' if first else 'Another'}: {difference.where}")
-    _say(console, f"      the model knows: {difference.model}")
-    _say(console, f"      the cache shows: {difference.cache}")
-
-
-def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
+    say(console, f"  {'First difference' if first else 'Another'}: {difference.where}")
+    say(console, f"      the model knows: {difference.model}")
+    say(console, f"      the cache shows: {difference.cache}")
 
 
 # -- the map -------------------------------------------------------------------------------------------------------------------------------
@@ -136,13 +133,13 @@ def _map(console: Console, picture: Picture, row: int, first: int, last: int) ->
     broken = _faulty_columns(picture, columns)
     marker = " " * LABEL_COLUMNS + "".join("v" if column == row else "!" if column in broken else " " for column in columns)
     accused = {block for fault in picture.faults if fault.row == row for block in fault.blocks}
-    _say(console, f"Blocks over {wording.counted(len(picture.frames), 'operation')}, {_scale(columns)}:", "bold")
+    say(console, f"Blocks over {wording.counted(len(picture.frames), 'operation')}, {_scale(columns)}:", "bold")
     console.print(Text(marker.rstrip(), style="bold"))
     for block in shown:
         style = "bold red" if block in accused else ""
         sign = ">" if block in accused else " "
         console.print(Text(f"{sign} {f'b{block}':<{LABEL_COLUMNS - 3}} {cells[block]}  {_cut(names[block])}", style=style), soft_wrap=True)
-    _say(console, f"  {LEGEND}", "dim")
+    say(console, f"  {LEGEND}", "dim")
     console.print()
 
 
@@ -255,7 +252,7 @@ def _token_changes(old: SequenceChange, new: SequenceChange) -> Iterator[str]:
 
 def _sequences(console: Console, stage: Stage) -> None:
     prefixes = Prefixes(stage.picture)
-    _say(console, "Model and cache:" if stage.players else "No sequence is alive.", "bold")
+    say(console, "Model and cache:" if stage.players else "No sequence is alive.", "bold")
     for seq, player in sorted(stage.players.items()):
         now = player.now
         space = prefixes.namespace(now.node)
@@ -264,10 +261,10 @@ def _sequences(console: Console, stage: Stage) -> None:
         parts += ["swapped out"] if player.swapped else []
         parts += ["not judged: a fault before accuses it"] if player.left_out else []
         parts += [space] if space else []
-        _say(console, f"  s{seq}  {', '.join(parts)}")
+        say(console, f"  s{seq}  {', '.join(parts)}")
         for group in range(len(player.tables)):
             for line in _group(stage, prefixes, player, group):
-                _say(console, f"      {line}", "bold red" if "first difference" in line else "")
+                say(console, f"      {line}", "bold red" if "first difference" in line else "")
     console.print()
 
 
@@ -321,13 +318,13 @@ def _start(columns: list[tuple[str, str, str]], wrong: list[int], size: int) -> 
 def _books(console: Console, stage: Stage) -> None:
     books = stage.picture.books
     if "free" in books:
-        _say(console, f"Free list, the next one first: {' '.join(map(stage.name, stage.free)) or 'empty'}")
+        say(console, f"Free list, the next one first: {' '.join(map(stage.name, stage.free)) or 'empty'}")
     if "cached" in books:
         prefixes = Prefixes(stage.picture)
-        _say(console, "Prefix index:" if stage.matchable else "Prefix index: empty")
+        say(console, "Prefix index:" if stage.matchable else "Prefix index: empty")
         for block in sorted(stage.matchable):
             tokens = [prefixes.token(content // len(stage.picture.groups)) for content in _content(stage, block) if content]
-            _say(console, f"  {stage.name(block):<9} {wording.numbers(tokens) or 'holds nothing'}")
+            say(console, f"  {stage.name(block):<9} {wording.numbers(tokens) or 'holds nothing'}")
 
 
 def _content(stage: Stage, block: int) -> list[int]:
