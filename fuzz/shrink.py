@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, wait
 from typing import Final
 
@@ -102,7 +102,11 @@ class Shrinker:
         while self.best is not None and before != self.best.size and worth_a_leap(self.best) and not self._late():
             before = self.best.size
             self._pass(recent)
-            self._pass(lambda best, capabilities: leaps(best, self.target, capabilities, self.op_seconds))
+            self._pass(self._leaps)
+
+    def _leaps(self, best: Candidate, capabilities: Capabilities) -> Iterator[Candidate]:
+        """What may be much shorter at a stroke. This one runs the program here."""
+        return leaps(best, self.target, capabilities, self.op_seconds)
 
     def _take_away(self) -> None:
         """All passes, until none of them finds anything."""

@@ -36,11 +36,13 @@ from kvproof.fuzz.campaigns.prune import cover, prune
 from kvproof.fuzz.campaigns.records import Record, collected, merge, totals
 from kvproof.fuzz.campaigns.store import Store, directory, untouched
 from kvproof.fuzz.campaigns.work import Worker
+from kvproof.fuzz.leaps import LEAP_OPERATIONS, worth_a_leap
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
 from kvproof.fuzz.runs import SERVING_LENGTH, Search, Tally, is_long, run_kept, run_program
+from kvproof.fuzz.simpler import Candidate
 from kvproof.impl.checker import read_capabilities
 from kvproof.impl.production.adapter import SynchronousAdapter
-from kvproof.models.ops import Admit, Extend, Fork, Release
+from kvproof.models.ops import Admit, Commit, Extend, Fork, Release
 from kvproof.models.spec import Violation
 
 TARGETS = {
@@ -376,6 +378,26 @@ def test_a_program_that_kills_its_process_is_found_and_shrunk(monkeypatch):
     assert sorted(batch for _, batch in conductor.records) == [0, 1]
     report = report_of(conductor, "dying", read_capabilities(Dying), 1.0)
     assert (report.verdict, report.error_program) == ("error", None)
+
+
+def test_a_long_program_that_kills_its_process_is_shrunk_and_costs_no_worker(monkeypatch):
+    """The shrinker of other failures runs a long program in its own process, to begin anew in its middle: that was the death of a worker each time."""
+    monkeypatch.setattr("kvproof.fuzz.campaigns.apart.SHRINK_SECONDS", 5.0)
+    short = [op for seq in range(LEAP_OPERATIONS // 2) for op in (Admit(seq, (seq,)), Release(seq))]
+    deadly = Program(FORMAT, "dying", PoolConfig(4, 2), (*short, Admit(99, (0, 1, 2, 3)), Extend(99, 4), Commit(99)))
+    assert worth_a_leap(Candidate(deadly.config, deadly.ops))
+    crew = LocalCrew(Job("dying", 10.0), find, "c", workers=1)
+    try:
+        crew.give(0, Order(0, "replay", "1:0", 1, (deadly,), attempt=2))
+        while not (answers := crew.wait(1.0)):
+            pass
+    finally:
+        crew.close()
+    [(_, answer)] = answers
+    assert isinstance(answer, Result)
+    [finding] = answer.findings
+    assert "died with exit code 7 in commit" in finding.reason
+    assert finding.steps == 3
 
 
 def test_a_program_that_blocks_its_process_is_found(monkeypatch):

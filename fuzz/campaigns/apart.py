@@ -11,17 +11,19 @@ import signal
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
 
+from kvproof.fuzz.leaps import in_smaller_pools
 from kvproof.fuzz.processes import how_it_ended, kill_with_parent
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
 from kvproof.fuzz.runs import Ran, Search, Tally, run_kept, run_program
 from kvproof.fuzz.shrink import Shrinker
 from kvproof.fuzz.simpler import Candidate
 from kvproof.impl.checker import call_of
+from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import AnyOp, Op
 from kvproof.properties.lockstep import Lockstep, Result, sign_of_life
 
@@ -109,6 +111,10 @@ class _DeathShrinker(Shrinker):
         super().__init__(search.target, lambda result: _kind(result.fault) == kind, seconds=seconds, op_seconds=search.op_seconds)
         quick = min(search.op_seconds, QUICK_OP_SECONDS)
         self.search = msgspec.structs.replace(search, op_seconds=quick)
+
+    def _leaps(self, best: Candidate, capabilities: Capabilities) -> Iterator[Candidate]:
+        """No restarts: they run the program in this process, which would end with it."""
+        return in_smaller_pools(best, capabilities)
 
     def _run(self, candidate: Candidate) -> Result:
         self.runs += 1
