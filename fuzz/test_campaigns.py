@@ -448,6 +448,17 @@ def test_the_program_that_is_about_to_run_is_on_disk(tmp_path):
     assert "died with exit code 7" in seed_apart(search_of("dying"), seed).how
 
 
+def test_a_note_that_cannot_be_written_is_told_in_one_sentence(tmp_path):
+    (tmp_path / "0").mkdir()
+    crew = LocalCrew(Job("toy", 10.0), find, "c", workers=1, notes=tmp_path)
+    try:
+        conductor = Conductor(Plan("c", 1, "batch", 600.0), crew, new_store())
+        with pytest.raises(BadStore, match=r"0 cannot be written \(Is a directory\); mend that and start the same command again\."):
+            conductor.run()
+    finally:
+        crew.close()
+
+
 class Fickle(LocalCrew):
     """A crew whose machines go away now and then: the first three orders are lost, and nobody is to blame."""
 

@@ -23,8 +23,8 @@ from kvproof.fuzz.campaigns.causes import Cause
 from kvproof.fuzz.campaigns.corpus import Corpus
 from kvproof.fuzz.campaigns.crew import Crew
 from kvproof.fuzz.campaigns.failures import Failures
-from kvproof.fuzz.campaigns.faults import HarnessBroken
-from kvproof.fuzz.campaigns.findings import finding_of, identity
+from kvproof.fuzz.campaigns.faults import BadStore, HarnessBroken
+from kvproof.fuzz.campaigns.findings import distinct, finding_of, identity
 from kvproof.fuzz.campaigns.orders import Failed, Lost, Order, Result
 from kvproof.fuzz.campaigns.records import Record, Totals
 from kvproof.fuzz.campaigns.store import Store
@@ -158,7 +158,7 @@ class Conductor:
     # -- running -------------------------------------------------------------------------------------------------------------------------------
 
     def run(self, on_progress: Callable[[Progress], None] = lambda _: None) -> None:
-        """Until the plan is done. Raises HarnessBroken, and RuntimeError where kvproof itself failed in a worker."""
+        """Until the plan is done. Raises BadStore, HarnessBroken, and RuntimeError where kvproof itself failed in a worker."""
         self._start = self._synced = time.monotonic()
         while not self._over():
             self._give()
@@ -170,6 +170,8 @@ class Conductor:
                     case Lost():
                         self._mourn(worker, order, answer)
                     case Failed():
+                        if answer.unwritable:
+                            raise BadStore(answer.unwritable)
                         raise RuntimeError(f"kvproof failed in a worker:\n{answer.traceback}")
             self._sync()
             on_progress(self.progress())

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from kvproof.fuzz.campaigns.devices import CANARY_SECONDS, ORDER_SECONDS, device_of
+from kvproof.fuzz.campaigns.faults import BadStore
 from kvproof.fuzz.campaigns.orders import Answer, Failed, Job, Lost, Order, Result
 from kvproof.fuzz.campaigns.work import SHRINK_SECONDS, Find, Worker
 from kvproof.fuzz.processes import forking, kill_with_parent, process_context
@@ -197,6 +198,8 @@ def _work(
 def _done(worker: Worker, order: Order) -> Result | Failed:
     try:
         return worker.do(order)
+    except BadStore as error:
+        return Failed("", str(error))
     except Exception:  # noqa: BLE001 -- told to the conductor, which raises it
         return Failed(traceback.format_exc())
 
@@ -205,7 +208,8 @@ class _Notebook:
     """The file in which a worker writes down what it is about to run. One write for a program: what was written outlives the process."""
 
     def __init__(self, path: Path | None) -> None:
-        self._handle = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        self._path = path
+        self._handle: int | None = None
 
     def __enter__(self) -> Callable[[str], None]:
         return self._write
@@ -215,5 +219,12 @@ class _Notebook:
             os.close(self._handle)
 
     def _write(self, program: str) -> None:
-        if self._handle is not None:
+        """Raises BadStore. The file is opened here, where that can be told."""
+        if self._path is None:
+            return
+        try:
+            if self._handle is None:
+                self._handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
             os.pwrite(self._handle, program.encode().ljust(SEED_BYTES - 1) + b"\n", 0)
+        except OSError as error:
+            raise BadStore(f"{self._path} cannot be written ({error.strerror}); mend that and start the same command again.") from error

@@ -73,9 +73,10 @@ class Lost(msgspec.Struct, frozen=True, tag="lost"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """kvproof itself failed in a worker: no verdict can be trusted."""
+    """kvproof itself failed in a worker: no verdict can be trusted. `unwritable`: what to tell instead, where the worker could not write what the campaign keeps."""
 
     traceback: str
+    unwritable: str = ""
 
 
 Answer = Result | Lost | Failed
