@@ -29,7 +29,7 @@ from kvproof.fuzz.campaigns.conductor import Conductor, Plan
 from kvproof.fuzz.campaigns.crew import LocalCrew
 from kvproof.fuzz.campaigns.examples import FRONT, Relay
 from kvproof.fuzz.campaigns.faults import BadStore, HarnessBroken
-from kvproof.fuzz.campaigns.findings import distinct, finding_of, identity, shape
+from kvproof.fuzz.campaigns.findings import distinct, finding_of, given_up, identity, shape
 from kvproof.fuzz.campaigns.orders import Job, Lost, Order, Result
 from kvproof.fuzz.campaigns.outcome import report_of, situations_of
 from kvproof.fuzz.campaigns.prune import cover, prune
@@ -535,6 +535,28 @@ def test_pruning_takes_out_failures_that_are_gone():
     store.keep_finding(gone)
     pruned = prune(search_of("toy"), store)
     assert (pruned.findings, pruned.findings_before, store.findings()) == (0, 1, [])
+
+
+class Stillborn(Toy):
+    """Takes its process with it at once."""
+
+    def admit(self, seq, prompt, namespace):
+        os._exit(7)
+
+
+@pytest.mark.parametrize("seed", ["1:11", "1:0:40"], ids=["batch of the machine", "program without its parents"])
+@pytest.mark.parametrize(("name", "fails"), [("stillborn", True), ("toy", False)])
+def test_a_failure_that_has_no_program_is_run_again_as_a_batch(name, fails, seed, monkeypatch):
+    """What was given up after three workers were lost says nothing but its seed; a replay called it held, and pruning never let go of it."""
+    monkeypatch.setitem(TARGETS, "stillborn", Stillborn)
+    store = new_store(name)
+    store.keep_finding(
+        given_up("A worker process died with exit code 7 in or soon after program 1:11; the target ends or blocks its process.", seed)
+    )
+    conductor = run_campaign(name, store=store, mode="replay")
+    assert conductor.decided
+    assert bool(conductor.broken()) == fails
+    assert prune(search_of(name), store).findings == len(store.findings()) == (len(conductor.findings) if fails else 0)
 
 
 def test_a_gate_runs_what_was_kept_and_keeps_nothing():

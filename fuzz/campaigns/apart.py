@@ -16,10 +16,11 @@ from typing import Final
 
 import msgspec
 
+from kvproof.fuzz.campaigns.orders import Order
 from kvproof.fuzz.leaps import in_smaller_pools
 from kvproof.fuzz.processes import how_it_ended, kill_with_parent
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program
-from kvproof.fuzz.runs import Ran, Search, Tally, run_kept, run_program
+from kvproof.fuzz.runs import MACHINE_SECONDS, Ran, Search, Tally, hypothesis_batch, run_kept, run_program
 from kvproof.fuzz.shrink import Shrinker
 from kvproof.fuzz.simpler import Candidate
 from kvproof.impl.checker import call_of
@@ -40,6 +41,10 @@ QUICK_OP_SECONDS: Final = 0.3
 
 _PROCESS: Final = "The process "
 """How every such fault begins."""
+
+
+_SURVIVED: Final = 41
+"""The exit code of a batch that came to its end: a target that leaves with status 0 did not."""
 
 
 class Apart(msgspec.Struct):
@@ -96,6 +101,37 @@ def shrink_apart(search: Search, program: Program) -> Program:
     if shrinker.result is None:
         return program
     return msgspec.structs.replace(program, config=best.config, ops=best.ops, fault=shrinker.result.fault)
+
+
+def survives(search: Search, order: Order) -> bool:
+    """Whether a process of its own gets to the end of a batch, and finds nothing in it."""
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        kill_with_parent(parent)
+        os._exit(_batch(search, order))
+    late = time.monotonic() + 2 * MACHINE_SECONDS + PATIENCE * search.op_seconds
+    while time.monotonic() < late:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status) == _SURVIVED
+        sign_of_life()
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+def _batch(search: Search, order: Order) -> int:
+    """Run a batch from nothing; the exit code that says how it went."""
+    try:
+        if order.kind == "machine":
+            found = hypothesis_batch(search, order.seed, Tally()) is not None
+        else:
+            found = any(run_program(search, f"{order.seed}:{index}", Tally()).found for index in range(order.programs))
+    except BaseException:  # noqa: BLE001 -- nothing of the parent may run on in the child
+        return 1
+    return 1 if found else _SURVIVED
 
 
 def ends_its_process(program: Program) -> bool:

@@ -24,13 +24,12 @@ from kvproof.fuzz.campaigns.corpus import Corpus
 from kvproof.fuzz.campaigns.crew import Crew
 from kvproof.fuzz.campaigns.failures import Failures
 from kvproof.fuzz.campaigns.faults import BadStore, HarnessBroken
-from kvproof.fuzz.campaigns.findings import distinct, finding_of, identity
-from kvproof.fuzz.campaigns.orders import Failed, Lost, Order, Result
+from kvproof.fuzz.campaigns.findings import batch_of, finding_of, given_up, identity
+from kvproof.fuzz.campaigns.orders import NO_BATCH, Failed, Lost, Order, Result
 from kvproof.fuzz.campaigns.records import Record, Totals
 from kvproof.fuzz.campaigns.store import Store
 from kvproof.fuzz.mutants import parents_of
 from kvproof.fuzz.programs import Program
-from kvproof.fuzz.verdicts import Finding
 
 Mode = Literal["gate", "batch", "replay"]
 
@@ -57,9 +56,6 @@ REPLAYED_AT_ONCE: Final = 50
 
 SHRINK_AGAIN_SHARE: Final = 0.1
 """Share of the workers' time that is spent on making what stands for a cause shorter. What is still long does not show that it is another failure with something besides."""
-
-NO_BATCH: Final = -1
-"""The number of an order that leaves no record."""
 
 CANARY_PROGRAMS: Final = 200
 """The canary breaks its law within a handful; if so many are not enough, something is wrong with the harness."""
@@ -244,6 +240,11 @@ class Conductor:
             if first < len(failures) or self.plan.mode == "replay":
                 self.owed.add(order.number)
             yield order
+        for index, finding in enumerate(self.findings.values()):
+            if (batch := batch_of(finding)) is not None:
+                order = msgspec.structs.replace(batch, number=-2 - len(kept) - index)
+                self.owed.add(order.number)
+                yield order
 
     def _give(self) -> None:
         self._ask_for_shorter()
@@ -362,7 +363,7 @@ class Conductor:
 
     def _give_up(self, order: Order, lost: Lost) -> None:
         told = f"{lost.how}; the target ends or blocks its process."
-        self.failures.keep(Finding("", told, f"seed {lost.seed or order.seed}", 1))
+        self.failures.keep(given_up(told, lost.seed or order.seed))
         self._close(order, Record(self.plan.campaign, order.number, order.seed, order.attempt, lost=lost.how, failures={"": 1}))
 
     def _close(self, order: Order, record: Record) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Final
 
+from kvproof.fuzz.campaigns.orders import NO_BATCH, Order
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.shrink import kind_of_fault
 from kvproof.fuzz.verdicts import Finding
@@ -19,6 +21,26 @@ def finding_of(program: Program) -> Finding:
     """A program that breaks a law, or shows a fault, as a finding. The law of a fault is ""."""
     violation = program.violation
     return Finding(violation.law if violation else "", violation.reason if violation else program.fault, program, len(program.ops))
+
+
+_SEED: Final = "seed "
+"""How a finding begins that has no program: what its workers were lost with."""
+
+
+def given_up(reason: str, seed: str) -> Finding:
+    """A batch that no worker survived, as a finding. `seed`: of the batch, or of the program that ran last."""
+    return Finding("", reason, f"{_SEED}{seed}", 1)
+
+
+def batch_of(finding: Finding) -> Order | None:
+    """The batch to run again for a finding that has no program; None for every other one. What it was made of beside its seed is not kept."""
+    if not isinstance(finding.program, str) or not finding.program.startswith(_SEED):
+        return None
+    seed = finding.program.removeprefix(_SEED)
+    if seed.count(":") == 2:  # of a program: it comes last
+        seed, _, index = seed.rpartition(":")
+        return Order(NO_BATCH, "swarm", seed, int(index) + 1)
+    return Order(NO_BATCH, "machine", seed, 1)
 
 
 def shape(ops: Iterable[Op]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -11,6 +11,9 @@ from kvproof.fuzz.programs import Program
 from kvproof.fuzz.verdicts import Finding
 
 OrderKind = Literal["swarm", "machine", "replay", "shrink", "kernels", "canary"]
+
+NO_BATCH: Final = -1
+"""The number of an order that leaves no record."""
 
 
 class Job(msgspec.Struct, frozen=True):

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kvproof.fuzz.campaigns.apart import ends_its_process, program_apart
+from kvproof.fuzz.campaigns.apart import ends_its_process, program_apart, survives
+from kvproof.fuzz.campaigns.findings import batch_of
 from kvproof.fuzz.campaigns.store import Store
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.runs import Search, Tally, run_kept
@@ -38,14 +39,18 @@ def prune(search: Search, store: Store) -> Pruned:
     for program in corpus:
         if program not in kept:
             store.drop(program)
-    gone = [finding for finding in findings if isinstance(finding.program, Program) and not _fails(search, finding.program, tally)]
+    gone = [finding for finding in findings if not _fails(search, finding, tally)]
     for finding in gone:
         store.drop_finding(finding)
     return Pruned(len(kept), len(corpus), len(findings) - len(gone), len(findings), tuple(gone))
 
 
-def _fails(search: Search, program: Program, tally: Tally) -> bool:
+def _fails(search: Search, finding: Finding, tally: Tally) -> bool:
     """Whether a kept failure still fails. One that ended its process is run in one of its own."""
+    program = finding.program
+    if not isinstance(program, Program):
+        batch = batch_of(finding)
+        return batch is None or not survives(search, batch)
     if ends_its_process(program):
         ran = program_apart(search, program).ran
         return ran is None or ran.found is not None
