@@ -289,8 +289,8 @@ def what_hung(how: str) -> str:
 
 
 @contextmanager
-def time_limit(op_seconds: float) -> Iterator[None]:
-    """Within it, an operation that runs longer than `op_seconds` is stopped with Hung.
+def time_limit(op_seconds: float, at_work: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Within it, an operation that runs longer than `op_seconds` is stopped with Hung. `at_work`: whether it is the target that runs; the time of others does not count.
 
     One timer ticks for all operations, so it costs nothing per operation. It needs the main thread and a POSIX timer; elsewhere nothing is limited.
     """
@@ -303,10 +303,10 @@ def time_limit(op_seconds: float) -> Iterator[None]:
 
     def on_tick(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
         nonlocal beats, ticks
-        ticks = ticks + 1 if _WATCH.beats == beats else 0
-        beats = _WATCH.beats
-        if not ticks:
+        if _WATCH.beats != beats:
             _WATCH.alive()
+        ticks = ticks + 1 if _WATCH.beats == beats and at_work() else 0
+        beats = _WATCH.beats
         if ticks >= 10:
             ticks = 0
             raise Hung(f"{_WATCH.asked or _OPERATION} ran for more than {op_seconds:g} s")

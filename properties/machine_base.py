@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import random
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, Final
 
 from hypothesis import event, target
@@ -73,7 +74,8 @@ class MachineBase(RuleBasedStateMachine):
     def start(self, pool: Pool, spaces: tuple[Namespace, ...], alphabet: Tokens) -> None:
         """A fresh cache."""
         self.pool, self.spaces, self.alphabet = pool, spaces, alphabet
-        self.lockstep = Lockstep(self.target, num_blocks=pool.num_blocks, block_size=pool.block_size, capabilities=self.claims)
+        with self.target_at_work():
+            self.lockstep = Lockstep(self.target, num_blocks=pool.num_blocks, block_size=pool.block_size, capabilities=self.claims)
         self.watcher = Watcher(self.lockstep)
         self._over = False
 
@@ -104,7 +106,9 @@ class MachineBase(RuleBasedStateMachine):
     def do(self, op: Op) -> bool:
         """Run one operation on cache and spec; False if it was skipped. Raises LawBroken with the program so far, or AdapterFault."""
         try:
-            return self._note(op, self.lockstep.do(op))
+            with self.target_at_work():
+                ran = self.lockstep.do(op)
+            return self._note(op, ran)
         except LawBroken as broken:
             self._over = True
             violation = broken.violation
@@ -114,6 +118,10 @@ class MachineBase(RuleBasedStateMachine):
         except BaseException:
             self._over = True
             raise
+
+    def target_at_work(self) -> AbstractContextManager[None]:
+        """Around whatever runs the target, for who wants to know how long that takes."""
+        return nullcontext()
 
     def _note(self, op: Op, ran: bool) -> bool:
         """Remember what situation this was, and whether the pool seems to be full."""

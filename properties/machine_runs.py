@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, settings, target
@@ -53,6 +54,8 @@ class _Capture:
         self.operations = 0
         self.exercised: Counter[str] = Counter()
         self.machine: CacheMachine | None = None
+        self.at_work = False
+        """Whether the target runs, and not Hypothesis."""
 
     def found(self, *, violation: Violation | None = None, fault: str = "", hang: str = "") -> Found:
         """What the current program showed."""
@@ -90,7 +93,7 @@ def run_machine(
     """
     capture = _Capture(deadline, looking_further=database is not None)
     try:
-        with time_limit(op_seconds):
+        with time_limit(op_seconds, lambda: capture.at_work):  # what Hypothesis does between two operations may take long on a busy machine
             _run_captured(cache_machine(adapter), capture, seed, examples, steps, database)
         found = None
     except _Stop as stop:
@@ -142,6 +145,14 @@ def _captured(machine_type: type[CacheMachine]) -> Callable[[_Capture], CacheMac
             capture.machine = self
             self.capture = capture
 
+        @contextmanager
+        def target_at_work(self) -> Iterator[None]:
+            self.capture.at_work = True
+            try:
+                yield
+            finally:
+                self.capture.at_work = False
+
         def tell_situations(self) -> None:
             """Nobody looks at the statistics of a captured run; how much was reached decides whether an example is kept."""
             if self.capture.looking_further:
@@ -153,7 +164,9 @@ def _captured(machine_type: type[CacheMachine]) -> Callable[[_Capture], CacheMac
                 self._over = True
                 raise _Stop
             try:
-                return bool(self._note(op, self.lockstep.do(op)))
+                with self.target_at_work():
+                    ran = self.lockstep.do(op)
+                return bool(self._note(op, ran))
             except LawBroken as broken:
                 self._over = True
                 raise _Stop(capture.found(violation=broken.violation)) from None

@@ -130,6 +130,19 @@ def test_a_fault_is_found_with_its_program():
     assert run(found.ops, Faulty, num_blocks=found.num_blocks, block_size=found.block_size).fault == found.fault
 
 
+def test_the_time_that_hypothesis_takes_between_operations_is_no_hang(monkeypatch):
+    """On a busy machine it may be longer than an operation may take, and a program without operations was said to hang."""
+    note = CacheMachine._note
+
+    def slow(machine, op, ran):
+        time.sleep(0.2)
+        return note(machine, op, ran)
+
+    monkeypatch.setattr(CacheMachine, "_note", slow)
+    *_, found = run_machine(Toy, seed=0, examples=1, steps=5, op_seconds=0.1)
+    assert found is None
+
+
 def test_a_hang_is_found_with_its_program():
     *_, found = run_machine(Hanging, seed=0, examples=50, steps=30, op_seconds=0.3)
     assert found is not None
