@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+import sys
 import threading
 
 import click.core
@@ -207,6 +210,13 @@ def test_every_seeded_race_is_found_at_random(name):
     outcome = explore.explore(SCENARIOS[race.scenario], race.adapter, mode="random", seconds=FINDING_SECONDS, seed=2)
     assert outcome.kind == race.shown, outcome
     assert outcome.history is None or story(outcome.history, outcome.verdict)
+
+
+def test_any_of_three_threads_may_be_held_up_until_both_others_have_waited_for_each_other():
+    """One of two that go on may first wait for the other: the third was always woken before it."""
+    plans = [explore._plan(random.Random(seed), [50, 50, 50]) for seed in range(60)]
+    assert {tuple(thread for thread, _ in plan[-3:]) for plan in plans} == set(itertools.permutations(range(3)))
+    assert all(points == sys.maxsize for plan in plans for _, points in plan[-6:])
 
 
 @pytest.mark.parametrize("name", RACES)

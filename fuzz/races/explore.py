@@ -326,6 +326,9 @@ def _plan(rng: random.Random, lengths: list[int]) -> Plan:
         thread = order[switch % len(order)]
         whole = switch > 0 and rng.random() < 0.5
         plan.append((thread, sys.maxsize if whole else rng.randint(1, max(1, lengths[thread]))))
+    if len(order) > 2:  # of two threads that go on while the third is held up, one may first have to wait for the other
+        rng.shuffle(order)
+        plan += [(thread, sys.maxsize) for thread in (*order, *order)]
     return plan
 
 
