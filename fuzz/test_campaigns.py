@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import functools
 import os
@@ -398,6 +399,18 @@ def test_a_long_program_that_kills_its_process_is_shrunk_and_costs_no_worker(mon
     [finding] = answer.findings
     assert "died with exit code 7 in commit" in finding.reason
     assert finding.steps == 3
+
+
+class Cancelled(Toy):
+    """Raises what no handler of exceptions catches."""
+
+    def commit(self, seq, accepted):
+        raise asyncio.CancelledError
+
+
+def test_what_is_no_ordinary_exception_is_the_targets_and_not_kvproofs(monkeypatch):
+    monkeypatch.setitem(TARGETS, "cancelled", Cancelled)
+    assert any("died with exit code 1 in commit" in seed_apart(search_of("cancelled"), f"1:{index}").how for index in range(5))
 
 
 def test_a_program_that_blocks_its_process_is_found(monkeypatch):

@@ -224,9 +224,11 @@ def _be_the_child(writing: int, run: Callable[[Callable[..., Lockstep], Tally], 
         ran = run(Telling, tally)
         tell(_Done(ran, tally.programs, tally.operations, tally.exercised, tally.refusals))
         os._exit(0)
-    except BaseException:  # noqa: BLE001 -- nothing of the parent may run on in the child
+    except Exception:  # noqa: BLE001 -- told to the parent, which raises it
         tell(_Crashed(traceback.format_exc()))
         os._exit(0)
+    except BaseException:  # noqa: BLE001 -- the target's own: a KeyboardInterrupt, say, which ends a process that does not look out for it
+        os._exit(1)
 
 
 class _Messages:
