@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
+from multiprocessing.util import Finalize
 from typing import Final
 
 WATCH_SECONDS: Final = 1.0
@@ -20,6 +21,9 @@ WATCH_SECONDS: Final = 1.0
 
 _DIE_WITH_PARENT: Final = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
+
+_LAST: Final = -1000
+"""Priority of what a worker does after all else that multiprocessing does at its end, and before Python waits for threads."""
 
 
 def process_context() -> BaseContext:
@@ -36,10 +40,11 @@ def forking() -> Iterator[None]:
         yield
 
 
-def end_with_parent() -> None:
-    """For a worker: end it soon after its parent, which may have been killed. Forked workers hold each other's pipes open, so none would hear of it: one that waits for
-    orders would wait for ever, and so would one that sends, once the pipe is full.
+def end_with_work_or_parent() -> None:
+    """For a worker: end it with its work, whatever threads the target has left running, and soon after its parent, which may have been killed. Forked workers hold each
+    other's pipes open, so none would hear of that: one that waits for orders would wait for ever, and so would one that sends, once the pipe is full.
     """
+    Finalize(None, _leave_threads, exitpriority=_LAST)
     parent = os.getppid()
 
     def watch() -> None:
@@ -48,6 +53,16 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _leave_threads() -> None:
+    if held_by_threads():
+        os._exit(0)
+
+
+def held_by_threads() -> bool:
+    """Whether Python would wait for a thread before it ends this process. One that a target has started may never end."""
+    return any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())
 
 
 def kill_with_parent(parent: int) -> None:

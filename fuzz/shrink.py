@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from kvproof.fuzz.leaps import leaps, worth_a_leap
-from kvproof.fuzz.processes import end_with_parent, process_context
+from kvproof.fuzz.processes import end_with_work_or_parent, process_context
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.runnable import runnable
 from kvproof.fuzz.shake import shaken
@@ -253,7 +253,7 @@ def shrink_in_parallel(
     `on_tick` is told the seconds that have passed, a few times a second.
     """
     start = time.monotonic()
-    with ProcessPoolExecutor(workers, mp_context=process_context(), initializer=end_with_parent) as pool:
+    with ProcessPoolExecutor(workers, mp_context=process_context(), initializer=end_with_work_or_parent) as pool:
         walks = [pool.submit(shrink, program, target, seconds=seconds, tries=tries, walk_seed=seed) for seed in range(workers)]
         while wait(walks, timeout=TICK_SECONDS).not_done:
             on_tick(time.monotonic() - start)

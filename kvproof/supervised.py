@@ -8,6 +8,8 @@ about laws: a 0 would read as "held". The process of the command keeps the termi
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import mmap
 import os
 import signal
@@ -33,11 +35,13 @@ def supervised(run: Callable[[], int]) -> int:
     child = os.fork()
     if child == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        from kvproof.fuzz.processes import kill_with_parent
+        from kvproof.fuzz.processes import held_by_threads, kill_with_parent
 
         kill_with_parent(parent)
         status = run()
         answer[0] = status + 1
+        if held_by_threads():
+            _leave()
         return status
     code = os.waitstatus_to_exitcode(_wait(child, watched))
     if answer[0]:
@@ -47,6 +51,15 @@ def supervised(run: Callable[[], int]) -> int:
     how = f"with exit code {code}" if code >= 0 else f"by signal {signal.Signals(-code).name}"
     print(f"kvproof: The process of this command was ended {how} before it could answer; the target ended or crashed it.", file=sys.stderr)
     return _AT_FAULT
+
+
+def _leave() -> None:
+    """End this process although threads of the target run on. All but waiting for them is done as Python does it at an end."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(0)
 
 
 def _wait(child: int, watched: set[signal.Signals]) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kvproof.fuzz.programs import FORMAT, PoolConfig, Program, write_program
-from kvproof.models.ops import Admit, Commit, Extend
+from kvproof.models.ops import Admit, Commit, Extend, Release
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="commands have a process of their own on Linux")
 
@@ -29,6 +29,27 @@ class Leaving(Toy):
 class AtExtend(Toy):
     def extend(self, seq, count, drafts=()):
         os._exit(0)
+"""
+
+THREADED = """
+import os
+import threading
+import time
+from toys import Toy
+
+class Threaded(Toy):
+    started_in = 0
+
+    def __init__(self, **sizes):
+        super().__init__(**sizes)
+        if Threaded.started_in != os.getpid():
+            Threaded.started_in = os.getpid()
+            threading.Thread(target=time.sleep, args=(600,)).start()
+
+class Leaky(Threaded):
+    def release(self, seq, reason):
+        if reason != "cancel":
+            super().release(seq, reason)
 """
 
 RETURNS = """
@@ -81,6 +102,24 @@ def test_no_command_ends_well_where_the_target_ends_its_process(tmp_path, comman
     ended = python("-m", "kvproof", *command, cwd=tmp_path)
     assert ended.returncode == 2, ended.stdout + ended.stderr
     assert words in " ".join((ended.stdout + ended.stderr).split())
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (("check", "threaded.py:Threaded", "-n", "1", "--budget", "1"), 0),
+        (("exhaust", "threaded.py:Threaded", "--scope", "tiny"), 0),
+        (("replay", "program.json"), 1),
+        (("shrink", "program.json", "-n", "1"), 1),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_threads_that_a_target_leaves_running_hold_no_command(tmp_path, command, status):
+    (tmp_path / "threaded.py").write_text(THREADED)
+    ops = (Admit(0, (1, 2, 3)), Extend(0, 3), Commit(0), Release(0, "cancel"))
+    write_program(tmp_path / "program.json", Program(FORMAT, "threaded.py:Leaky", PoolConfig(4, 2), ops))
+    ended = python("-m", "kvproof", *command, cwd=tmp_path)
+    assert ended.returncode == status, ended.stdout + ended.stderr
 
 
 def test_a_race_in_which_the_process_ends_is_one_that_is_stuck(tmp_path):
