@@ -264,6 +264,8 @@ def test_a_message_of_many_lines_is_told_by_its_first():
     [
         (None, "returned NoneType None; it must return a sequence of block ids."),
         (3, "returned int 3; it must return a sequence of block ids."),
+        ({0: 2}, "returned dict {0: 2}; it must return a sequence of block ids, in the order of positions."),
+        ({2}, "returned set {2}; it must return a sequence of block ids, in the order of positions."),
         ([0, "1"], "holds str '1'; block ids are integers."),
         ("01", "holds str '0'; block ids are integers."),
         ([1.0], "holds float 1.0; block ids are integers."),

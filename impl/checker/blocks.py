@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Any, Final
 
 from kvproof.impl.checker.faults import AdapterFault, described, told
@@ -31,6 +31,8 @@ class BlockIds:
         """A block table that `call` returned, checked. Raises AdapterFault."""
         if type(raw) in LISTS and not raw:
             return ()
+        if type(raw) not in LISTS and isinstance(raw, (Mapping, Set)):
+            raise AdapterFault(f"{call} returned {described(raw)}; it must return a sequence of block ids, in the order of positions.")
         try:
             table = tuple(raw)
             skips = bool(self.nulls) and not self.nulls.isdisjoint(table)

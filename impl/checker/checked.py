@@ -45,6 +45,7 @@ class Checked:
         self.groups = len(capabilities.groups)
         self._ids = BlockIds(num_blocks, capabilities.null_blocks)
         self._open_steps: list[int] = []
+        self._asked_for_one = False
         self._check_capacity()
         try:
             self.adapter = target(num_blocks=num_blocks, block_size=block_size)
@@ -204,6 +205,9 @@ class Checked:
 
     def _read_all(self, seq: int, raw: Tables) -> Tables:
         """The block tables of all groups, checked."""
+        if not self._asked_for_one and any(raw):
+            self._asked_for_one = True
+            self.tables(seq)  # what was read is a tuple already: only here it shows whether that had an order
         return tuple([self._ids.table(f"block_table({seq}, {group})", table) for group, table in enumerate(raw)])
 
 
