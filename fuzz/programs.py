@@ -39,7 +39,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
     target: str
     config: PoolConfig
     ops: tuple[AnyOp, ...]
-    seed: str | None = None
+    seed: str | int | None = None
     violation: Violation | None = None
     fault: str = ""
     """Where the adapter, not the cache, is at fault: what it did."""

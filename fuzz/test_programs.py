@@ -107,6 +107,12 @@ def test_another_format_version_is_refused_and_both_are_named(tmp_path, version,
     assert told == f"has format version {version}, and this kvproof reads version 1; {mend}."
 
 
+def test_a_seed_may_be_a_number(tmp_path):
+    text = {"kvproof": 1, "target": "production", "config": {"num_blocks": 2, "block_size": 1}, "seed": 7, "ops": []}
+    (tmp_path / "written by hand.json").write_text(json.dumps(text))
+    assert read_program(tmp_path / "written by hand.json").seed == 7
+
+
 def test_a_failure_of_kernels_is_told_apart(tmp_path):
     failure = {"kvproof": 1, "target": "kernels", "law": "in-bounds", "case": "Case('attend')", "reason": "It is so."}
     assert read(tmp_path, failure).startswith("holds a case of kernels, not a program of a cache; judge it with `kvproof replay ")
