@@ -21,6 +21,7 @@ from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 from kvproof.console import Output, Unusable, all_written, bar, wrote
 from kvproof.files import keep_input
 from kvproof.fuzz.programs import write_output, writing
+from kvproof.fuzz.reports.wording import counted
 from kvproof.fuzz.verdicts import BROKEN, HELD
 from kvproof.open_cli import picture_file, write_page
 from kvproof.options import FILE, HTML, OUTPUT
@@ -128,7 +129,7 @@ def export(file: Path, kind: Literal["perfetto", "itf"], output: Path | None, fi
     keep_input(file, place)
     write = export_perfetto if kind == "perfetto" else export_itf
     written = write(file, place, first=first, count=count)
-    click.echo(f"Wrote {written:,} operations to {place}.")
+    click.echo(f"Wrote {counted(written, 'operation')} to {place}.")
     return HELD
 
 
@@ -153,7 +154,7 @@ def record(file: Path, target: str | None, output: Path | None) -> int:
     adapter = find_target(name)
     with writing(place, "--output"):
         result = write_run(msgspec.structs.replace(program, target=name), adapter, place)
-    click.echo(f"Wrote {len(result.trace or ()):,} operations to {place}.")
+    click.echo(f"Wrote {counted(len(result.trace or ()), 'operation')} to {place}.")
     if result.fault or result.hang:
         raise AdapterFault(result.fault or f"{result.hang}.")
     if result.violation is not None:

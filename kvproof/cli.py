@@ -88,8 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except REQUEST_ERRORS as error:
         complain(str(error))
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "kvproof"
-        complain(f"{wording.sentence(error.format_message())[:-1]}; see `{command} --help`.")
+        asked = sys.argv[1:] if arguments is None else arguments
+        command = error.ctx.command_path if error.ctx else " ".join(["kvproof", *asked[:1]])  # click forgets it where a value is missing
+        complain(f"{wording.sentence(error.format_message())} See `{command} --help`.")
     except click.ClickException as error:
         complain(wording.sentence(error.format_message()))
     except (click.Abort, KeyboardInterrupt):

@@ -98,8 +98,9 @@ def _unknown(name: str) -> str:
     """Why a name without a class cannot be a target, and what it may have meant."""
     if Path(name).is_dir():
         return _directory(name)
-    if name.removesuffix(":").endswith(".py") or Path(name).is_file():
-        return f"The target {name} names no class; write {name.removesuffix(':')}:Adapter, if Adapter is your class."
+    place = f"{name}.py" if Path(f"{name}.py").is_file() else name.removesuffix(":")
+    if place.endswith(".py") or Path(name).is_file():
+        return f"The target {name} names no class; write {place}:Adapter, if Adapter is your class."
     engines = [engine for engine in ENGINES if engine.startswith(f"{name}-")]
     near = engines or difflib.get_close_matches(name, [*BUILT_IN, *ENGINES], n=1, cutoff=0.5)
     hint = f"did you mean {joined(near, 'or')}?" if near else f"write module:Class, path/to/file.py:Class, or one of {', '.join(BUILT_IN)}."

@@ -577,6 +577,11 @@ def test_wrong_arguments(kvproof, arguments):
     assert "--help`." in one_sentence(err)
 
 
+def test_what_click_asks_or_says_of_a_command_stays_whole(kvproof):
+    assert kvproof("foo")[2] == "kvproof: No such command 'foo'. Did you mean 'zoo'? See `kvproof --help`.\n"
+    assert kvproof("check", "--json")[2] == "kvproof: Option '--json' requires an argument. See `kvproof check --help`.\n"
+
+
 def test_no_command(kvproof):
     status, out, err = kvproof()
 

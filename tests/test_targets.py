@@ -52,6 +52,14 @@ def test_a_file_target_can_be_carried_elsewhere(place):
     assert [portable(name) == local(name) == name for name in ("production", "bug:leak", "mypkg.kv:Adapter")] == [True] * 3
 
 
+@pytest.mark.parametrize("name", ["homemade_kv", "sub/homemade_kv"])
+def test_a_file_named_without_its_ending_asks_for_the_class(place, name):
+    (place / "sub").mkdir()
+    (place / f"{name}.py").write_text("class Adapter: pass\n")
+
+    assert f"The target {name} names no class; write {name}.py:Adapter, if Adapter is your class." in complaint(name)
+
+
 @pytest.mark.parametrize("name", [".", "sub", "sub/", "sub/deep", "sub/deep:Adapter"])
 def test_a_directory_is_no_target(place, name):
     (place / "sub" / "deep").mkdir(parents=True)

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from kvproof.fuzz.reports.picture.film import NOTHING_ASIDE, SetAside
-from kvproof.fuzz.reports.wording import joined, numbers
+from kvproof.fuzz.reports.wording import counted, joined, numbers
 from kvproof.models.laws import BY_NAME
 from kvproof.models.memory import EMPTY
 from kvproof.models.ops import Op
@@ -122,7 +122,7 @@ def _answer(spec: Spec, op: Op, outcome: Outcome) -> Iterator[Difference]:
     most = min(held, len(sequence.known) - 1)
     if promised > most:
         model = f"at most {most}: the pool holds {held} of its {len(sequence.known)} tokens, and one must be left to compute"
-        yield Difference(f"hit of sequence {seq}", model, f"promises {promised} tokens", seq=seq)
+        yield Difference(f"hit of sequence {seq}", model, f"promises {counted(promised, 'token')}", seq=seq)
 
 
 def _contents(spec: Spec) -> Iterator[Difference]:
