@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -176,6 +178,40 @@ def test_a_file_of_another_search_is_refused(tmp_path):
     path.write_bytes(b"nonsense")
     with pytest.raises(BadFile, match="holds no exhaustive search"):
         Search.load(path, SynchronousAdapter, "target", LEAST)
+
+
+@pytest.mark.parametrize("changed", ["adapter.py", "cache.py"])
+def test_a_search_of_code_that_was_changed_since_is_refused(tmp_path, changed):
+    """Else the report would say of the new code what was tried on the old."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "cache.py").write_text("class Cache:\n    pass\n")
+    adapter = "from kvproof.impl.production.adapter import SynchronousAdapter\nfrom mine.cache import Cache\n\nclass Adapter(SynchronousAdapter):\n    pass\n"
+    (folder / "adapter.py").write_text(adapter)
+    command = [
+        sys.executable,
+        "-m",
+        "kvproof",
+        "exhaust",
+        "mine.adapter:Adapter",
+        "--scope",
+        "tiny",
+        "--depth",
+        "1",
+        "--state",
+        "search.kvx",
+    ]
+
+    def searched_again():
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+
+    assert [searched_again().returncode for _ in range(2)] == [0, 0]
+    with (folder / changed).open("a") as file:
+        file.write("# another line\n")
+    ended = searched_again()
+    assert ended.returncode == 2
+    assert "search.kvx holds a search of mine.adapter:Adapter before its code changed" in ended.stderr
 
 
 class Uncopied(SynchronousAdapter):

@@ -28,6 +28,7 @@ from typing import Final
 
 import msgspec
 
+from kvproof.fuzz.exhaust.code import code_of
 from kvproof.fuzz.exhaust.key import FORM_BYTES, KEY_BYTES, covers, key
 from kvproof.fuzz.exhaust.scope import Scope, operations
 from kvproof.fuzz.programs import FORMAT, BadFile, PoolConfig, Program, write_whole
@@ -79,6 +80,8 @@ class Saved(msgspec.Struct, frozen=True):
     exercised: dict[str, int]
     edges: list[tuple[int, int, int]] = []
     rules: int = 1
+    code: str = ""
+    """Of which code of the target it speaks."""
 
 
 class Search:
@@ -90,6 +93,7 @@ class Search:
         self.name = name
         self.scope = scope
         self.capabilities = read_capabilities(target)
+        self.code = code_of(target)
         self.operations: list[AnyOp] = []
         self._numbers: dict[AnyOp, int] = {}
         self.parents = array("q")
@@ -308,6 +312,7 @@ class Search:
             dict(self.exercised),
             self.edges,
             RULES,
+            self.code,
         )
         write_whole(path, zlib.compress(msgspec.msgpack.encode(saved), 1))
 
@@ -325,6 +330,8 @@ class Search:
                 f"{path} holds a search of {saved.target} in another scope or format; name another file, or remove it to begin anew."
             )
         search = cls(target, name, scope, draw=draw)
+        if saved.code != search.code:
+            raise BadFile(f"{path} holds a search of {name} before its code changed; name another file, or remove it to begin anew.")
         search.operations = saved.operations
         search._numbers = {op: number for number, op in enumerate(saved.operations)}
         search.parents.frombytes(saved.parents)
