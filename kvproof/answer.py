@@ -64,7 +64,7 @@ class Answer:
             complain(report.error)
         terminal.show_report(console, report, self.exhibits, waivers=self.waivers, stale=self.stale, error=self.error)
         if os.environ.get("GITHUB_ACTIONS") == "true":
-            for line in github_annotations(report, self.stale):
+            for line in github_annotations(report, self.stale, self.adapter):
                 terminal.verbatim(console, line)
 
     def write(self, json_file: Path | None, junit_file: Path | None, sarif_file: Path | None = None) -> None:

@@ -236,7 +236,9 @@ def test_junit_file(kvproof, place):
 def test_annotations(kvproof, monkeypatch):
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
 
-    assert re.search(r"^::error title=[a-z-]+::", kvproof("check", "caches_of_cli:Leaky", *SIXTY)[1], re.MULTILINE)
+    assert re.search(
+        r"^::error title=[a-z-]+,file=caches_of_cli.py,line=\d+::", kvproof("check", "caches_of_cli:Leaky", *SIXTY)[1], re.MULTILINE
+    )
     assert "::error" not in kvproof("check", "production-sync", *SIXTY)[1]
 
 

@@ -41,6 +41,7 @@ from kvproof.models.ops import (
 from kvproof.models.outcomes import Grant, Hit, OutOfBlocksSeen, Raised, RefusedSeen
 from kvproof.models.spec import Violation
 from kvproof.properties.lockstep import run
+from kvproof.targets import find_target
 
 EVERY_OP = {
     Admit(0, (5,) * 6, Namespace(tenant="a b")): "admit 0 tenant='a b': 5 x6",
@@ -476,7 +477,7 @@ def test_junit_of_an_error_and_of_a_stale_waiver():
 
 
 def test_github_annotations_are_escaped():
-    lines = github_annotations(report(hit_same_namespace="broken"), {"a:b,c": "stale"})
+    lines = github_annotations(report(hit_same_namespace="broken"), {"a:b,c": "stale"}, int)
 
     assert lines == [
         "::error title=hit-same-namespace::match found 1 tokens: 100%25,%0Anot\x00 for <this> namespace",
@@ -485,5 +486,16 @@ def test_github_annotations_are_escaped():
 
 
 def test_github_is_silent_about_waived_laws():
-    assert github_annotations(report(hit_same_namespace="waived"), {}) == []
-    assert github_annotations(Report(1, "m", "error", {}, [], 0, 0, 0.0, 1, error="It fell."), {}) == ["::error title=m::It fell."]
+    assert github_annotations(report(hit_same_namespace="waived"), {}, int) == []
+    assert github_annotations(Report(1, "m", "error", {}, [], 0, 0, 0.0, 1, error="It fell."), {}, int) == ["::error title=m::It fell."]
+
+
+@pytest.mark.parametrize("root", ["", "elsewhere"])
+def test_github_shows_a_broken_law_at_the_class(tmp_path, monkeypatch, root):
+    """Paths are those of the checkout, also where kvproof runs in a folder of it."""
+    (tmp_path / "kv, cache.py").write_text("import os\n\nclass Adapter:\n    pass\n")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / root)
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    [line] = github_annotations(report(hit_same_namespace="broken"), {}, find_target(f"{tmp_path}/kv, cache.py:Adapter"))
+    assert line.startswith("::error title=hit-same-namespace,file=kv%2C cache.py,line=3::match found")

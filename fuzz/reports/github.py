@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kvproof.fuzz.reports.sarif import place_of
 from kvproof.fuzz.verdicts import Report, by_law
 
 
-def github_annotations(report: Report, stale: Mapping[str, str]) -> list[str]:
-    """One error for each broken law, for each stale waiver (law -> complaint), and for a target that could not be judged."""
+def github_annotations(report: Report, stale: Mapping[str, str], target: type) -> list[str]:
+    """One error for each broken law and for a target that could not be judged, at the class that was judged, and one for each stale waiver (law -> complaint)."""
+    file, line = place_of(target)
+    place = f",file={_property(file)},line={line}" if line and not file.startswith("file:") else ""
     lines = [
-        _error(law, findings[0].reason)
+        _error(law, findings[0].reason, place)
         for law, findings in by_law(report.violations).items()
         if law not in report.laws or report.laws[law].verdict != "waived"
     ]
     lines += [_error(law, complaint) for law, complaint in stale.items()]
     if report.verdict == "error":
-        lines.append(_error(report.target, report.error))
+        lines.append(_error(report.target, report.error, place))
     return lines
 
 
-def _error(title: str, message: str) -> str:
-    return f"::error title={_property(title)}::{_message(message)}"
+def _error(title: str, message: str, place: str = "") -> str:
+    return f"::error title={_property(title)}{place}::{_message(message)}"
 
 
 def _message(text: str) -> str:

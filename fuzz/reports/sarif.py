@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import inspect
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,10 +75,15 @@ def _message(finding: Finding) -> str:
 
 
 def _place(target: type) -> dict[str, Any]:
-    """The class in its file, by a path from the current directory where there is one."""
+    file, line = place_of(target)
+    return {"artifactLocation": {"uri": file}, **({"region": {"startLine": line}} if line else {})}
+
+
+def place_of(target: type) -> tuple[str, int]:
+    """File and line of the class, by a path from the root of the checkout that GitHub works in, or else from the current directory, where there is one. Line 0: unknown."""
     try:
         path, line = Path(inspect.getsourcefile(target) or ""), inspect.getsourcelines(target)[1]
     except (OSError, TypeError):
-        return {"artifactLocation": {"uri": target.__module__.replace(".", "/") + ".py"}}
-    here = path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else path.as_uri()
-    return {"artifactLocation": {"uri": here}, "region": {"startLine": max(1, line)}}
+        return target.__module__.replace(".", "/") + ".py", 0
+    root = next((root for root in (os.environ.get("GITHUB_WORKSPACE"), Path.cwd()) if root and path.is_relative_to(root)), None)
+    return path.as_uri() if root is None else path.relative_to(root).as_posix(), max(1, line)
