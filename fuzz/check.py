@@ -311,7 +311,8 @@ def _receive(search: Search, gathering: Gathering, running: dict[Connection, Wor
             if worker.process.exitcode or not worker.done:
                 what = f"died with {how_it_ended(worker.process.exitcode)}"
                 gathering.died = (
-                    f"A worker process {what} in or soon after program {search.seed}:{starts[worker.number]}; the target crashed it."
+                    f"A worker process {what} in or soon after program {search.seed}:{starts[worker.number]}; the target crashed it. "
+                    f"`kvproof fuzz {search.name} --budget 30` finds the operation and keeps the program."
                 )
             del running[ready]
             continue

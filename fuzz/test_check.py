@@ -366,7 +366,9 @@ def test_a_worker_that_dies_is_an_error_of_the_target_whatever_its_exit_code(tar
     report = checked(target, workers=workers, apart=True)
     assert (report.verdict, report.exit_status) == ("error", 2)
     assert report.error.startswith(f"A worker process died with {how} in or soon after program 1:")
-    assert report.error.endswith("; the target crashed it.")
+    assert report.error.endswith(
+        f"; the target crashed it. `kvproof fuzz {report.target} --budget 30` finds the operation and keeps the program."
+    )
 
 
 def test_a_worker_apart_runs_the_same_programs():
