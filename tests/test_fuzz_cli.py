@@ -38,6 +38,18 @@ def test_a_campaign_on_a_sound_cache_holds_and_goes_on_where_it_stopped(tmp_path
     assert kept["never"]
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--mode", "replay", "--directory", "elsewhere"), "No program of this target is kept here"),
+        (("--minutes", 0.00001), "before any program had ended"),
+    ],
+)
+def test_a_campaign_in_which_no_program_ended_says_nothing_of_the_target(tmp_path, capsys, options, words):
+    assert fuzz("production-sync", *options) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_failures_are_kept_replayed_and_stop_a_gate(tmp_path, capsys):
     assert fuzz("bug:canary", "--programs", 20, "--batch", 20, "--seed", 1, "--json", "report.json") == 1
     capsys.readouterr()
