@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from kvproof.impl.foreign.registry import find_release
+from kvproof.impl.foreign.releases import BadRelease, installed
 from kvproof.models.ops import AnyOp
 from kvproof.models.spec import Violation
 
@@ -149,9 +151,15 @@ class _Header(msgspec.Struct):
 
 
 def portable(name: str) -> str:
-    """The same target, to be found from any directory: a file by its absolute path."""
+    """The same target, to be found from any directory and by any kvproof: a file by its absolute path, an engine that is not installed here by its release."""
     place, _, attribute = name.rpartition(":")
-    return f"{Path(place).resolve()}:{attribute}" if place.endswith(".py") else name
+    if place.endswith(".py"):
+        return f"{Path(place).resolve()}:{attribute}"
+    try:
+        release = find_release(name)
+    except BadRelease:  # whoever looks for the target says so
+        release = None
+    return name if release is None or installed(release.engine) else release.name
 
 
 def portable_program(program: Program) -> Program:

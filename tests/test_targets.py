@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+from kvproof.fuzz import programs
 from kvproof.fuzz.programs import local, portable
+from kvproof.impl.foreign.registry import ENGINES
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
 from kvproof.impl.production.batched_adapter import BatchedAdapter
 from kvproof.targets import BUILT_IN, BUILT_IN_WORDS, BadTarget, find_target
@@ -50,6 +52,17 @@ def test_a_file_target_can_be_carried_elsewhere(place):
     assert local(portable("sub/kv.py:Adapter")) == "sub/kv.py:Adapter"
     assert local("/elsewhere/kv.py:Adapter") == "/elsewhere/kv.py:Adapter"
     assert [portable(name) == local(name) == name for name in ("production", "bug:leak", "mypkg.kv:Adapter")] == [True] * 3
+
+
+def test_an_engine_without_a_version_is_carried_elsewhere_as_the_release_that_was_judged(monkeypatch):
+    newest = ENGINES["nano-vllm-npu"].newest
+    assert portable("nano-vllm-npu") == f"nano-vllm-npu=={newest}"
+    assert portable("no-engine==1") == "no-engine==1"
+    assert portable("vllm[hybrid]==0.8.3") == "vllm[hybrid]==0.8.3"
+    monkeypatch.setattr(
+        programs, "installed", lambda engine: "1.0"
+    )  # then it is whatever is installed where the file is replayed: a branch at work
+    assert portable("nano-vllm-npu") == "nano-vllm-npu"
 
 
 @pytest.mark.parametrize("name", ["homemade_kv", "sub/homemade_kv"])
