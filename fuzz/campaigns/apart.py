@@ -91,7 +91,7 @@ def seed_apart(search: Search, seed: str, parents: tuple[Program, ...] = ()) -> 
 
 def program_apart(search: Search, program: Program) -> Apart:
     """Run a kept program in a process of its own."""
-    return _apart(search, program.seed or "", lambda driver, tally: run_kept(search, program, tally, driver=driver))
+    return _apart(search, str(program.seed or ""), lambda driver, tally: run_kept(search, program, tally, driver=driver))
 
 
 def shrink_apart(search: Search, program: Program) -> Program:
