@@ -18,12 +18,11 @@ from kvproof.fuzz.exhaust.search import Search
 from kvproof.fuzz.programs import BadFile, keep_program, portable, write_output, writing
 from kvproof.fuzz.reports.wording import counted, operation
 from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD, NOTHING_KNOWN
-from kvproof.impl.adapter import CacheAdapter
 from kvproof.models.laws import BY_NAME
 from kvproof.models.ops import OP_TYPES
 from kvproof.options import BUDGET_TOO, FAILURE_FILES, FILE
 from kvproof.signals import stopped_by_signals
-from kvproof.targets import DEFAULT_TARGET, BadTarget, find_target
+from kvproof.targets import DEFAULT_TARGET, find_cache
 
 SAVE_SECONDS: Final = 60.0
 """How often a search is saved while it runs: whatever kills it costs no more than that."""
@@ -80,9 +79,7 @@ def exhaust(
 
     States are the same up to the names of blocks and the numbers of sequences. Exit status: 0 no law broke, 1 one did, 2 the request or the target is at fault.
     """
-    adapter = find_target(target)
-    if not issubclass(adapter, CacheAdapter):
-        raise BadTarget(f"The target {target} is no cache; programs are for classes that derive from kvproof.CacheAdapter.")
+    adapter = find_cache(target)
     scope = _scope(name, without, changes)
     where = portable(target)
     if state is not None and state.exists():

@@ -28,11 +28,10 @@ from kvproof.fuzz.races.story import met, story
 from kvproof.fuzz.reports import terminal
 from kvproof.fuzz.reports.wording import counted, joined
 from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD
-from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.capabilities import Capabilities
 from kvproof.options import BUDGET_TOO
-from kvproof.targets import DEFAULT_TARGET, BadTarget, find_target
+from kvproof.targets import DEFAULT_TARGET, find_cache
 
 GRACE_SECONDS: Final = 60.0
 """How long a process may stay silent beyond the time of its scenario before it is given up."""
@@ -92,9 +91,7 @@ def race(
     A TARGET is named as for `kvproof check`. Ask it of caches that are meant for several threads: no law of the contract speaks of threads, so most caches need not be,
     and a race in one of them is no broken law. Exit status: 0 every history was explained, 1 one was not, 2 the request or the target is at fault.
     """
-    adapter = find_target(target)
-    if not issubclass(adapter, CacheAdapter):
-        raise BadTarget(f"The target {target} is no cache; threads are for classes that derive from kvproof.CacheAdapter.")
+    adapter = find_cache(target)
     capabilities = read_capabilities(adapter)
     scenarios = _chosen(capabilities, names, drawn, seed, any_order=any_order)
     modes: list[Mode] = ["dpor", "random"] if mode == "both" else [mode]  # type: ignore[list-item]  # the choice is a Mode

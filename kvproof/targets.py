@@ -86,6 +86,14 @@ def find_target(name: str) -> type:
     return _class_in(module, place, attribute)
 
 
+def find_cache(name: str) -> type:
+    """`find_target` for what only caches are asked. As in a check, a cache need not derive from CacheAdapter. Raises BadTarget."""
+    target = find_target(name)
+    if kernels_check.is_kernels(target) or not hasattr(target, "capabilities"):
+        raise BadTarget(f"The target {name} is no cache; name a class that derives from kvproof.CacheAdapter.")
+    return target
+
+
 def _engine(name: str) -> type | None:
     """The adapter of a release of an engine, if `name` is one."""
     try:

@@ -42,6 +42,31 @@ def test_a_broken_law_is_told_and_kept(capfd, tmp_path):
     assert main(["replay", str(file)]) == 1
 
 
+UNDERIVED = """
+from toys import Toy
+
+class Cache:
+    def __init__(self, *, num_blocks, block_size):
+        self.toy = Toy(num_blocks=num_blocks, block_size=block_size)
+
+    capabilities = Toy.capabilities
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [("exhaust", "--scope", "tiny"), ("race", "--mode", "random", "--seconds", "2", "--scenario", "last-blocks")]
+)
+def test_a_cache_need_not_derive_from_the_adapter(capfd, tmp_path, monkeypatch, command):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    methods = ("admit", "extend", "commit", "append", "release", "block_table", "snapshot")
+    delegates = [f"    def {name}(self, *given):\n        return self.toy.{name}(*given)\n" for name in methods]
+    (tmp_path / "underived.py").write_text("\n".join([UNDERIVED, *delegates]))
+    assert main(
+        [command[0], f"{tmp_path}/underived.py:Cache", *command[1:], *(["--failures", str(tmp_path)] if command[0] == "exhaust" else [])]
+    ) in (0, 1)
+    assert "is no cache" not in capfd.readouterr().err
+
+
 def test_a_scope_in_which_nothing_is_computed_says_nothing_of_the_cache(capfd, tmp_path):
     toys = f"{Path(__file__).with_name('toys.py')}:RefusingAll"
     assert main(["exhaust", toys, "--scope", "tiny"]) == 2
