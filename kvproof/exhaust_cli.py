@@ -20,7 +20,7 @@ from kvproof.fuzz.reports.wording import counted, operation
 from kvproof.fuzz.verdicts import AT_FAULT, BROKEN, HELD, NOTHING_KNOWN
 from kvproof.models.laws import BY_NAME
 from kvproof.models.ops import OP_TYPES
-from kvproof.options import BUDGET_TOO, FAILURE_FILES, FILE
+from kvproof.options import BUDGET_TOO, FAILURE_FILES, FILE, OP_SECONDS
 from kvproof.signals import stopped_by_signals
 from kvproof.targets import DEFAULT_TARGET, find_cache
 
@@ -59,6 +59,7 @@ SAVE_SHARE: Final = 20
 )
 @click.option("--seconds", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Stop after this time.")
 @BUDGET_TOO
+@OP_SECONDS
 @click.option("--depth", type=click.IntRange(1, 1000), help="Stop after all programs of this many operations.")
 @click.option("--state", type=FILE, help="Keep the search in this file, and go on with it if it exists.")
 @click.option("--picture", type=FILE, help=f"Draw the state space as SVG, if it has at most {MOST_STATES} states.")
@@ -69,6 +70,7 @@ def exhaust(
     without: tuple[str, ...],
     seconds: float,
     budget: float | None,
+    op_seconds: float,
     depth: int | None,
     state: Path | None,
     picture: Path | None,
@@ -87,7 +89,7 @@ def exhaust(
     else:
         search = Search(adapter, where, scope, draw=picture is not None)
     with stopped_by_signals(search.stop):
-        _run(search, budget or seconds, depth, state)
+        _run(search, budget or seconds, depth, state, op_seconds)
     console = Output()
     for line in report(search, target):
         console.print(line, soft_wrap=True)
@@ -114,11 +116,11 @@ def _scope(name: str, without: tuple[str, ...], changes: dict[str, Any]) -> Scop
     return msgspec.structs.replace(start, **given, without=start.without | set(without))
 
 
-def _run(search: Search, seconds: float, depth: int | None, state: Path | None) -> None:
+def _run(search: Search, seconds: float, depth: int | None, state: Path | None, op_seconds: float) -> None:
     """Search, and keep what was searched now and then."""
     saved, took = time.monotonic(), 0.0
     with bar("", None, TimeElapsedColumn()) as move:
-        for progress in search.run(seconds=seconds, depth=depth):
+        for progress in search.run(seconds=seconds, depth=depth, op_seconds=op_seconds):
             rate = progress.transitions / progress.seconds if progress.seconds else 0
             told = f"{progress.states:,} states, {progress.waiting:,} wait, depth {progress.depth}, {rate:,.0f} operations/s"
             move(description=told)

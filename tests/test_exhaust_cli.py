@@ -42,6 +42,15 @@ def test_a_broken_law_is_told_and_kept(capfd, tmp_path):
     assert main(["replay", str(file)]) == 1
 
 
+def test_an_operation_that_does_not_return_is_a_fault(capfd, tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import time\nfrom kvproof.impl.production.adapter import SynchronousAdapter\n\n"
+        "class Slow(SynchronousAdapter):\n    def extend(self, *given):\n        time.sleep(60)\n"
+    )
+    assert main(["exhaust", f"{tmp_path}/slow.py:Slow", "--scope", "tiny", "--op-seconds", "0.2", "--failures", str(tmp_path)]) == 2
+    assert "ran for more than 0.2 s" in capfd.readouterr().out
+
+
 UNDERIVED = """
 from toys import Toy
 
