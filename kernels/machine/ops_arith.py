@@ -14,7 +14,7 @@ from kvproof.kernels.machine.build import Builder, Env, Frame, PureFunction, Ste
 from kvproof.kernels.machine.ir import FLOATS, Op, Type, element_bits
 from kvproof.kernels.machine.numerics import Array, container, decode, encode, is_narrow, round_toward_zero, rounder, storage, unsigned
 from kvproof.kernels.machine.parse import split_top
-from kvproof.kernels.machine.values import Outer, add, dense, sum_fits
+from kvproof.kernels.machine.values import Outer, add, dense, select, sum_fits
 
 
 def erf(values: Array) -> Array:
@@ -355,7 +355,7 @@ def _multiply_extended(op: Op, builder: Builder) -> PureFunction:
 
 @pure("arith.select")
 def _select(_op: Op, _builder: Builder) -> PureFunction:
-    return np.where
+    return select
 
 
 @step("arith.constant")

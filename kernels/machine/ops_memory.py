@@ -12,7 +12,7 @@ from kvproof.kernels.machine.ir import Op, element_bytes
 from kvproof.kernels.machine.numerics import Array, container, decode, encode, rounder, unsigned
 from kvproof.kernels.machine.order import semantics
 from kvproof.kernels.machine.traffic import Site
-from kvproof.kernels.machine.values import Outer, add, dense
+from kvproof.kernels.machine.values import Outer, add, dense, select
 
 
 @step("tt.addptr")
@@ -48,7 +48,7 @@ def _pointer_select(op: Op, builder: Builder) -> Step:
     roots = builder.root(left), builder.root(right)
     if roots[0] == roots[1]:
         builder.roots[out] = roots[0]
-        return lambda env, _frame: env.__setitem__(out, np.where(dense(env[condition]), dense(env[left]), dense(env[right])))
+        return lambda env, _frame: env.__setitem__(out, select(dense(env[condition]), dense(env[left]), dense(env[right])))
     builder.roots[out] = ABSOLUTE
 
     def run(env: Env, frame: Frame) -> None:
@@ -56,7 +56,7 @@ def _pointer_select(op: Op, builder: Builder) -> Step:
             env[value] if root == ABSOLUTE else frame.run.absolute(root, env[value])
             for value, root in zip((left, right), roots, strict=True)
         ]
-        env[out] = np.where(dense(env[condition]), dense(choices[0]), dense(choices[1]))
+        env[out] = select(dense(env[condition]), dense(choices[0]), dense(choices[1]))
 
     return run
 

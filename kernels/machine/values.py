@@ -88,6 +88,15 @@ def merge(count: int, parts: list[tuple[Array, Value]]) -> Array:
     return result
 
 
+def select(condition: Array, left: Array, right: Array) -> Array:
+    """`left` where the condition holds. A scalar one, which an `if` around tensors becomes, holds for all lanes of its program: it has the program
+    axis, and no other, and numpy would lay it along the last.
+    """
+    if condition.ndim == 1:
+        condition = condition.reshape(-1, *(1,) * (left.ndim - 1))
+    return np.where(condition, left, right)
+
+
 def add(left: Value, right: Value) -> Value:
     """The sum of integers or addresses that cannot wrap, kept as an `Outer` where that is worth it."""
     if left.__class__ is not Outer and right.__class__ is not Outer:

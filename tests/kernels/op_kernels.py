@@ -286,6 +286,23 @@ def shifting(x, N: tl.constexpr):
     tl.store(x + i, tl.load(x + i + N))
 
 
+@triton.jit
+def one_condition(x, y, out, N: tl.constexpr):
+    """An `if` that chooses between tensors that are there before it becomes a selection by a scalar: of masks, of values and of pointers."""
+    i = tl.arange(0, N)
+    p = tl.program_id(0)
+    large, middle = i > 2, (i > 2) & (i < N // 2)
+    a, b = x + i, y + i
+    if p % 2 == 0:
+        large = middle
+        a = b
+    s = tl.load(a)
+    t = -s
+    if p > 2:
+        s = t
+    tl.store(out + p * N + i, tl.where(large, s, 1.0))
+
+
 INTEGERS = ("integers",)
 FLOATS = (
     "floats",
@@ -294,6 +311,7 @@ FLOATS = (
     "shapes",
     "dots",
     "control",
+    "one_condition",
     "early_returns",
     "alternating_pointers",
     "never_inlined",

@@ -188,3 +188,15 @@ def test_pointers_may_be_chosen_among_arguments() -> None:
     first[31] = second[31] = 0
     assert torch.equal(out, torch.stack([first, second]) + mixed)
     assert machine.violations == []
+
+
+@pytest.mark.parametrize("programs", [3, 8])
+def test_a_condition_of_a_program_holds_for_all_its_lanes(programs: int) -> None:
+    """With as many programs as lanes one may be taken for the other."""
+    x, y, out = torch.arange(8.0), torch.arange(100.0, 108.0), torch.zeros(programs, 8)
+    with installed() as machine:
+        op_kernels.one_condition[(programs,)](x, y, out, N=8)
+    i, p = torch.arange(8), torch.arange(programs)[:, None]
+    chosen = torch.where(p % 2 == 0, y, x) * torch.where(p > 2, -1.0, 1.0)
+    assert torch.equal(out, torch.where((i > 2) & ((p % 2 == 1) | (i < 4)), chosen, 1.0))
+    assert machine.violations == []
