@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from kvproof.fuzz.processes import end_with_parent, end_with_work_or_parent, forking, how_it_ended, process_context
+from kvproof.fuzz.processes import end_with_work_or_parent, forking, how_it_ended, process_context
 from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.runs import Found, Search, Tally, hypothesis_batch, run_seed
 from kvproof.fuzz.shrink import HANG_SHRINK_OP_SECONDS, shrink, shrink_fault, shrink_hang

@@ -192,7 +192,7 @@ def _run(conductor: Conductor, situations: int) -> None:
         raise Unusable(
             "The time was up before all that was kept had been run again, so nothing can be said to hold; give it more --minutes."
         )
-    if not conductor.decided and not conductor.causes():
+    if not conductor.decided and not conductor.failures.causes():
         if conductor.plan.mode == "replay":
             raise Unusable(
                 "No program of this target is kept here, so there was none to run; name the place of its campaign with --directory or --redis."

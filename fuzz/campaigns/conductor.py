@@ -240,7 +240,7 @@ class Conductor:
             if first < len(failures) or self.plan.mode == "replay":
                 self.owed.add(order.number)
             yield order
-        for index, finding in enumerate(self.findings.values()):
+        for index, finding in enumerate(self.failures.found.values()):
             if (batch := batch_of(finding)) is not None:
                 order = msgspec.structs.replace(batch, number=-2 - len(kept) - index)
                 self.owed.add(order.number)
