@@ -350,7 +350,7 @@ CASES = [
     Case(
         "release-once",
         "a second release gives back a block again",
-        ("sequence 0 holds nothing any more", "the reference count of block 0 from 1 to 0"),
+        ("sequence 0 holds nothing", "the reference count of block 0 from 1 to 0"),
         [
             *computed(0, (1, 2), [0]),
             Do(Fork(0, 1), tables={1: [0]}, counts={0: 2}),
@@ -363,14 +363,14 @@ CASES = [
     Case(
         "release-once",
         "a second release raises",
-        ("sequence 0 holds nothing any more", "KeyError: 0"),
+        ("sequence 0 holds nothing", "KeyError: 0"),
         [Do(Admit(0, (1,))), Do(Release(0)), Do(Release(0, "error"), KeyError(0))],
         {-1: Do(Release(0, "error"))},
     ),
     Case(
         "release-once",
         "a preempted sequence is given back again when it is preempted again",
-        ("sequence 0 holds nothing any more", "block 1 joined"),
+        ("sequence 0 holds nothing", "block 1 joined"),
         [Do(Admit(0, (1,)), free=[0]), Do(Release(0, "preempt"), free=[0, 1])],
         {-1: Do(Release(0, "preempt"))},
         {"snapshot": True, "capacity": 1, "num_blocks": 2},

@@ -53,6 +53,28 @@ class TestHolders:
         ]
         assert law(script, snapshot=True, steps=True, fork=True) == verdict
 
+    def test_a_cache_without_steps_may_free_by_epochs(self):
+        """A pass has finished at its commit: what is let go of before that may wait for it, whoever's it was."""
+        script = [*out(0, (1, 2), [0]), *out(1, (3, 4), [1], retiring=[]), Do(Release(0), counts={0: 1, 1: 1}, retiring=[0])]
+        assert law([*script, Do(Commit(1), counts={1: 1}, retiring=[])], snapshot=True) is None
+        assert law([*script, Do(Commit(1), counts={0: 1, 1: 1}, retiring=[0])], snapshot=True) == "refcount-equals-holders"
+
+    def test_the_device_may_go_on_showing_what_has_left_the_window(self):
+        """No pass reads the table there. Where one does, the manager's entry is the truth."""
+        script = [
+            *out(0, (1, 2, 3, 4), [0, 1, 2, 3], device={0: [0, 1, 2, 3]}),
+            Do(Commit(0), tables={0: [None, None, 2, 3]}),
+            Do(Append(0, (5,))),
+        ]
+        able = {"groups": WINDOW_2, "block_size": 1, "mirror": True, "num_blocks": 5}
+        for device, expected in [
+            ([0, 1, 2, 3, 4], None),
+            ([None, None, 2, 3, 4], None),
+            ([0, 1, 1, 3, 4], "mirror-follows"),
+            ([2, 3, 4], "mirror-follows"),
+        ]:
+            assert law([*script, Do(Extend(0, 1), tables={0: [None, None, 2, 3, 4]}, device={0: device})], **able) == expected
+
     def test_a_block_that_no_pass_touches_may_be_kept_back_while_work_is_out(self):
         script = [
             *out(0, (1, 2), [0]),
