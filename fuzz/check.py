@@ -32,6 +32,11 @@ BUDGETS: Final[dict[str, float]] = {"quick": 10.0, "ci": 30.0, "nightly": 600.0}
 GRACE_SECONDS: Final = 3.0
 """How long the search goes on after the first broken law, for shorter programs and for laws nearer to the cause."""
 
+LONG_GRACE_SECONDS: Final = 10.0
+"""The same while the shortest program for a law has more than SHORT operations: an ordinary one may come that shrinks where a long one does not."""
+
+SHORT: Final = 60
+
 WORKER_SHRINK_SECONDS: Final = 1.5
 """A first shrink in the worker, so that the programs of different workers can be compared by length."""
 
@@ -205,9 +210,10 @@ class Gathering:
         assert violation is not None
         best = self.shortest.get(violation.law)
         if best is None or len(found.program.ops) < len(best.ops):
-            self.shortest[violation.law] = found.program
+            self.shortest[violation.law] = best = found.program
         if violation.law not in self.search.waived:
-            self._end_soon(min(GRACE_SECONDS, self.seconds / 3))
+            grace = GRACE_SECONDS if len(best.ops) <= SHORT else LONG_GRACE_SECONDS
+            self._end_soon(min(grace, self.seconds / 3))
 
     def _end_soon(self, seconds: float) -> None:
         self._stop = min(self._stop, time.monotonic() + seconds)

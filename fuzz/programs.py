@@ -45,6 +45,8 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
     violation: Violation | None = None
     fault: str = ""
     """Where the adapter, not the cache, is at fault: what it did."""
+    unfinished: bool = False
+    """Whether shrinking was ended by the time and not by a program that no pass makes simpler: `kvproof shrink FILE` goes on."""
 
 
 class BadFile(ValueError):

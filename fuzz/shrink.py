@@ -74,6 +74,8 @@ class Shrinker:
         self.deadline = time.monotonic() + seconds
         self.op_seconds = op_seconds
         self.runs = 0
+        self.unfinished = False
+        """Whether the time ran out, so that a pass might still make the final program simpler."""
         self.reached = 0
         """How many runs it took to come to the final number of operations."""
         self.best: Candidate | None = None
@@ -86,10 +88,12 @@ class Shrinker:
         if not self._try(start):
             return start
         self._leap()
-        simpler = True
+        simpler = self.unfinished = True
         while simpler and not self._late():
             self._take_away()
+            self.unfinished = self._late()
             simpler = self._walk()
+        self.unfinished |= simpler
         assert self.best is not None
         return self.best
 
@@ -257,7 +261,7 @@ def shrink_in_parallel(
         walks = [pool.submit(shrink, program, target, seconds=seconds, tries=tries, walk_seed=seed) for seed in range(workers)]
         while wait(walks, timeout=TICK_SECONDS).not_done:
             on_tick(time.monotonic() - start)
-    return min((walk.result() for walk in walks), key=lambda result: Candidate(result.config, result.ops).size)
+    return min((walk.result() for walk in walks), key=lambda result: (Candidate(result.config, result.ops).size, result.unfinished))
 
 
 def shrink_fault(program: Program, target: type, *, seconds: float = SHRINK_SECONDS, op_seconds: float = OP_SECONDS) -> Program:
@@ -283,7 +287,9 @@ def _shrunk(program: Program, shrinker: Shrinker) -> Program:
         return program
     result = shrinker.result
     fault = result.fault or program.fault
-    return msgspec.structs.replace(program, config=best.config, ops=best.ops, violation=result.violation, fault=fault)
+    return msgspec.structs.replace(
+        program, config=best.config, ops=best.ops, violation=result.violation, fault=fault, unfinished=shrinker.unfinished
+    )
 
 
 def breaks(result: Result, law: str) -> bool:

@@ -15,12 +15,14 @@ from kvproof import Capabilities, Refused
 from kvproof.fuzz import check as check_module
 from kvproof.fuzz import runs
 from kvproof.fuzz.check import BUDGETS, Gathering, Progress, check, work_of
+from kvproof.fuzz.programs import PoolConfig, Program
 from kvproof.fuzz.reports.steps import replay
-from kvproof.fuzz.runs import SERVING_EVERY, SERVING_LENGTH, Search, Tally, is_long, run_seed
+from kvproof.fuzz.runs import SERVING_EVERY, SERVING_LENGTH, Found, Search, Tally, is_long, run_seed
 from kvproof.fuzz.verdicts import Report, law_verdicts
 from kvproof.impl.checker import read_capabilities
 from kvproof.models.laws import CACHE_LAWS
 from kvproof.models.ops import Admit, Commit, Extend
+from kvproof.models.spec import Violation
 from kvproof.properties.lockstep import run
 
 
@@ -215,6 +217,17 @@ def test_a_law_that_is_broken_ends_the_search_after_a_moment_and_a_waived_one_do
     monkeypatch.setattr(check_module, "GRACE_SECONDS", 0.0)
     assert checked(Greedy).programs < 40
     assert checked(Greedy, waived=frozenset({"tail-waste-bounded"})).programs == 40
+
+
+def test_the_search_for_a_law_that_only_a_long_program_breaks_goes_on_for_longer():
+    short = Program(1, "toy", PoolConfig(2, 1), (Admit(0, (0,)), Extend(0, 1)), violation=Violation("own-content", 1, "it is so"))
+    long = msgspec.structs.replace(short, ops=(*(Admit(seq, (0,)) for seq in range(1, 101)), *short.ops))
+    search = Search(Toy, "toy", read_capabilities(Toy), 1, 1, 0.0, 10.0, None, frozenset())
+    gathering = Gathering(search, time.monotonic(), 60, None)
+    gathering.take(Found("violation", long))
+    assert gathering.stop_at() - time.monotonic() > check_module.GRACE_SECONDS + 1
+    gathering.take(Found("violation", short))
+    assert gathering.stop_at() - time.monotonic() <= check_module.GRACE_SECONDS
 
 
 def test_a_waived_law_hides_no_other():

@@ -507,3 +507,13 @@ def test_more_time_gives_a_program_that_is_no_longer(monkeypatch):
         lengths.append(len(shrink(program, DoubleFree, seconds=seconds).ops))
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[0] > lengths[-1]
+
+
+def test_a_program_says_whether_the_time_to_shrink_it_ran_out(monkeypatch):
+    program = long_programs(DoubleFree, "no-aliasing", 1)[0]
+    for seconds, unfinished in ((10, True), (10_000, False)):
+        monkeypatch.setattr(shrink_module, "time", types.SimpleNamespace(monotonic=Clock().monotonic))
+        short = shrink(program, DoubleFree, seconds=seconds)
+        assert short.unfinished == unfinished
+    monkeypatch.setattr(shrink_module, "time", types.SimpleNamespace(monotonic=Clock().monotonic))
+    assert not shrink(msgspec.structs.replace(short, unfinished=True), DoubleFree, seconds=10_000).unfinished

@@ -228,12 +228,16 @@ def _broken(config: pytest.Config, asked: Asked, finding: Finding) -> str:
 
 def _shown(asked: Asked, finding: Finding) -> list[str]:
     """What shows the violation, as source to paste."""
+    from kvproof.fuzz.reports import wording
     from kvproof.fuzz.reports.source import case_source, pytest_source
 
     if isinstance(finding.program, str):
         return [f"The smallest case found is {finding.program}:", "", case_source(finding.law, finding.program, asked.name, asked.target)]
     operations = f"{finding.steps} operation{'' if finding.steps == 1 else 's'}"
-    return [f"The shortest program found has {operations}:", "", pytest_source(finding.program, asked.target)]
+    told = [f"{wording.GOES_ON}."] if finding.program.unfinished else []
+    if wording.left_out(finding.steps):
+        return [f"The shortest program found has {operations}, too many to show here.", *told]
+    return [f"The shortest program found has {operations}:", *told, "", pytest_source(finding.program, asked.target)]
 
 
 def keep(directory: Path, finding: Finding, name: str) -> Path:

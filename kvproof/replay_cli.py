@@ -119,8 +119,8 @@ def shrink(
     source = pytest_source(short, adapter)
     again = run_again(short, adapter)
     before = wording.counted(len(program.ops), "operation")
-    terminal.show_program(console, again, short, title=f"{file} had {before}; the shortest program found")
-    terminal.show_source(console, source)
+    terminal.show_program(console, again, short, title=f"{file} had {before}; the shortest program found", whole=place, cut=True)
+    terminal.show_source(console, source, short)
     written = [wrote(lambda: _keep_short(place, short)), wrote(lambda: write_output(test_place, "--test", source.encode()))]
     terminal.show_way_back(console, terminal.Exhibit(short, again, source, path=place if written[0] else None))
     if written[1]:

@@ -17,6 +17,7 @@ from kvproof.fuzz.reports.issue import issue
 from kvproof.fuzz.reports.sarif import FAULT, sarif
 from kvproof.fuzz.verdicts import Finding
 from kvproof.models.laws import LAWS
+from kvproof.models.ops import Admit
 
 ROOT = Path(__file__).parent.parent
 FILES = [*sorted((ROOT / "examples/ci").glob("*.yml")), ROOT / "docs/ci.md"]
@@ -81,6 +82,20 @@ def test_an_issue_tells_of_each_law_the_shortest_failure_and_counts_the_others()
     assert "The failure files have 2 more failures of this law, each with another cause." in text
     assert re.search(rf"It is in the failure file `{found.law}-[0-9a-f]{{8}}\.json`", text)
     assert "the longer one" not in text.lower()
+
+
+def test_an_issue_and_an_alert_tell_the_end_of_a_long_program_and_that_the_time_to_shrink_it_ran_out():
+    found = report_on(Leaky).violations[0]
+    ops = (*(Admit(seq, (1,)) for seq in range(100, 180)), *found.program.ops)
+    program = msgspec.structs.replace(found.program, ops=ops, unfinished=True)
+    long = msgspec.structs.replace(found, program=program, steps=len(ops))
+    missing = len(ops) - 20
+    text = issue([long], "toys:Leaky", Leaky, seed=7, programs=40)
+    assert f"the first {missing} of them left out here:\n\n{missing}. `admit {100 + missing}" in text
+    assert "```python" not in text
+    assert "The time to shrink it ran out, so there may well be a shorter one; `kvproof shrink FILE` goes on." in text
+    [result] = json.loads(sarif(msgspec.structs.replace(report_on(Leaky), violations=[long]), Leaky))["runs"][0]["results"]
+    assert f": {missing} operations that are left out here; admit {100 + missing}: 1; " in result["message"]["text"]
 
 
 def test_an_issue_does_not_speak_of_a_waived_law(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from kvproof.fuzz.reports.junit import junit
 from kvproof.fuzz.reports.source import pytest_source
 from kvproof.fuzz.reports.step_table import steps_table
 from kvproof.fuzz.reports.steps import replay
-from kvproof.fuzz.reports.terminal import Exhibit, show_report, untested_claims, verdict_line
+from kvproof.fuzz.reports.terminal import Exhibit, show_exhibit, show_program, show_report, untested_claims, verdict_line
 from kvproof.fuzz.verdicts import Finding, LawVerdict, Report
 from kvproof.fuzz.waivers import Waiver
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
@@ -289,6 +289,51 @@ def test_steps_table_of_two_groups():
     program = Program(1, "x", PoolConfig(8, 2), (Admit(0, (0, 1, 2)), Extend(0, 3)))
 
     assert " | " in shown(lambda console: steps_table(console, replay(program, HybridAdapter)))
+
+
+LONG = msgspec.structs.replace(
+    PROGRAM, ops=(*(Admit(seq, (seq % 3,)) for seq in range(2, 82)), *OPS), violation=Violation("hit-same-namespace", 84, REASON)
+)
+
+
+def long_one(tmp_path, *, unfinished):
+    program = msgspec.structs.replace(LONG, unfinished=unfinished)
+    source = pytest_source(program, ForgetsNamespaces)
+    return Exhibit(program, replay(program, ForgetsNamespaces), source, "hit-same-namespace", REASON, tmp_path / "long.json")
+
+
+def test_of_a_long_program_only_the_end_is_shown_and_where_the_whole_is(tmp_path):
+    exhibit = long_one(tmp_path, unfinished=False)
+
+    text = shown(lambda console: show_exhibit(console, exhibit), width=200)
+
+    assert "The shortest program found has 85 operations" in text
+    assert f"The first 65 rows are left out here; `kvproof replay {exhibit.path}` tells every step" in text
+    assert "admit 66" not in text
+    assert "admit 67" in text
+    assert [line.split()[1] for line in text.splitlines() if line.startswith(">")] == ["84"]
+    assert "def test_" not in text
+    assert "ran out" not in text
+
+
+def test_a_program_whose_shrinking_ran_out_of_time_says_what_goes_on(tmp_path):
+    exhibit = long_one(tmp_path, unfinished=True)
+
+    text = shown(lambda console: show_exhibit(console, exhibit), width=200)
+
+    assert "The shortest program found so far has 85 operations" in text
+    assert "The time to shrink it ran out" in text
+    assert f"\n    kvproof shrink {exhibit.path}\n" in text
+    assert b'"unfinished":true' in msgspec.json.encode(exhibit.program)
+
+
+def test_replay_shows_every_step():
+    again = replay(LONG, ForgetsNamespaces)
+
+    text = shown(lambda console: show_program(console, again, LONG, title="It"), width=200)
+
+    assert "left out" not in text
+    assert "admit 2: " in text
 
 
 # -- source -------------------------------------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def shrink_apart(search: Search, program: Program) -> Program:
     best = shrinker.shrink(Candidate(program.config, program.ops))
     if shrinker.result is None:
         return program
-    return msgspec.structs.replace(program, config=best.config, ops=best.ops, fault=shrinker.result.fault)
+    return msgspec.structs.replace(program, config=best.config, ops=best.ops, fault=shrinker.result.fault, unfinished=shrinker.unfinished)
 
 
 def survives(search: Search, order: Order) -> bool:

@@ -66,8 +66,10 @@ def _section(findings: Sequence[Finding], adapter: type) -> list[str]:
     if isinstance(program, str):
         lines += ["The smallest case:", "", "```python", program, "```", ""]
     else:
-        lines += [*_steps(program), "As a test:", "", "```python", pytest_source(program, adapter).rstrip("\n"), "```", ""]
-        lines += [f"It is in the failure file `{file_name(finding)}`.", ""]
+        lines += _steps(program)
+        if not wording.left_out(len(program.ops)):
+            lines += ["As a test:", "", "```python", pytest_source(program, adapter).rstrip("\n"), "```", ""]
+        lines += [f"It is in the failure file `{file_name(finding)}`." + (f" {wording.GOES_ON}." if program.unfinished else ""), ""]
     if len(findings) > 1:
         more = wording.counted(len(findings) - 1, "more failure")
         lines += [f"The failure files have {more} of this {'law' if finding.law else 'kind'}, each with another cause.", ""]
@@ -76,5 +78,7 @@ def _section(findings: Sequence[Finding], adapter: type) -> list[str]:
 
 def _steps(program: Program) -> list[str]:
     pool = program.config
-    told = f"{wording.counted(len(program.ops), 'operation')} on a pool of {wording.counted(pool.num_blocks, 'block')} of {wording.counted(pool.block_size, 'token')}:"
-    return [told, "", *(f"{number}. `{wording.operation(op)}`" for number, op in enumerate(program.ops)), ""]
+    missing = wording.left_out(len(program.ops))
+    told = f"{wording.counted(len(program.ops), 'operation')} on a pool of {wording.counted(pool.num_blocks, 'block')} of {wording.counted(pool.block_size, 'token')}"
+    told += f", the first {missing:,} of them left out here:" if missing else ":"
+    return [told, "", *(f"{number}. `{wording.operation(op)}`" for number, op in enumerate(program.ops[missing:], missing)), ""]

@@ -70,7 +70,10 @@ def _message(finding: Finding) -> str:
     if not isinstance(finding.program, Program):
         return f"{text} The smallest case: {finding.program}" if finding.program else text
     pool = finding.program.config
-    steps = "; ".join(wording.operation(op) for op in finding.program.ops)
+    ops = finding.program.ops
+    missing = wording.left_out(len(ops))
+    first = f"{wording.counted(missing, 'operation')} that are left out here; " if missing else ""
+    steps = first + "; ".join(wording.operation(op) for op in ops[missing:])
     return f"{text} On a pool of {wording.counted(pool.num_blocks, 'block')} of {wording.counted(pool.block_size, 'token')}: {steps}."
 
 

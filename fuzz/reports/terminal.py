@@ -261,10 +261,10 @@ def _laws(count: int) -> str:
 def show_exhibit(console: Console, exhibit: Exhibit) -> None:
     """A broken law: its sentence, the reason, the steps, the program as a test, and how to see it again."""
     _show_accusation(console, exhibit.law, exhibit.reason)
-    show_program(console, exhibit.replay, exhibit.program, title="The shortest program found")
+    show_program(console, exhibit.replay, exhibit.program, title="The shortest program found", whole=exhibit.path, cut=True)
     if exhibit.replay.violation is None:
         say(console, "It broke no law when it was run once more for this table, so the target does not always do the same.", "yellow")
-    show_source(console, exhibit.source)
+    show_source(console, exhibit.source, exhibit.program)
     show_way_back(console, exhibit)
 
 
@@ -292,12 +292,17 @@ def _show_accusation(console: Console, law: str, reason: str) -> None:
     console.print()
 
 
-def show_program(console: Console, replay: Replay, program: Program, *, title: str) -> None:
-    """The step table under a title that tells its length and its pool."""
+def show_program(console: Console, replay: Replay, program: Program, *, title: str, whole: Path | None = None, cut: bool = False) -> None:
+    """The step table under a title that tells its length and its pool. `cut`: show only the end of a long program, which is in the file `whole`."""
+    title += " so far" if program.unfinished and cut else ""
     say(console, f"{title} has {wording.counted(len(program.ops), 'operation')}, on a pool of {_pool(program)}:")
+    missing = wording.left_out(len(replay.rows)) if cut else 0
+    if missing:
+        where = f"; `kvproof replay {shlex.quote(str(whole))}` tells every step, and `kvproof open` draws them" if whole else ""
+        say(console, f"The first {missing:,} rows are left out here{where}.")
     console.print()
     if replay.rows:
-        steps_table(console, replay)
+        steps_table(console, msgspec.structs.replace(replay, rows=replay.rows[missing:]))
     else:
         say(console, "No operation ran.")
     if replay.skipped:
@@ -309,7 +314,8 @@ def show_program(console: Console, replay: Replay, program: Program, *, title: s
 def _show_fault(console: Console, error: Exhibit) -> None:
     """The program that shows a fault of the adapter; where the cache cannot even be built, there is none to show."""
     if error.program.ops:
-        show_program(console, error.replay, error.program, title="The shortest program found for this fault")
+        title = "The shortest program found for this fault"
+        show_program(console, error.replay, error.program, title=title, whole=error.path, cut=True)
     else:
         say(console, f"It happens before any operation, where a cache is built with {_pool(error.program)}.")
         console.print()
@@ -319,8 +325,10 @@ def _pool(program: Program) -> str:
     return f"{wording.counted(program.config.num_blocks, 'block')} of {wording.counted(program.config.block_size, 'token')}"
 
 
-def show_source(console: Console, source: str) -> None:
-    """The program as a test, to be pasted."""
+def show_source(console: Console, source: str, program: Program) -> None:
+    """The program as a test, to be pasted; nothing where it is too long for that."""
+    if wording.left_out(len(program.ops)):
+        return
     say(console, "The same program as a test, to be pasted into a file:")
     console.print()
     verbatim(console, source.rstrip("\n"), "cyan")
@@ -332,6 +340,9 @@ def show_way_back(console: Console, exhibit: Exhibit) -> None:
     if exhibit.path is not None:
         say(console, f"It is kept in a failure file; this runs it again, step by step, on {local(exhibit.program.target)}:")
         verbatim(console, f"    kvproof replay {shlex.quote(str(exhibit.path))}", "bold")
+        if exhibit.program.unfinished:
+            say(console, "The time to shrink it ran out, so there may well be a shorter one; this goes on, and writes it as a test too:")
+            verbatim(console, f"    kvproof shrink {shlex.quote(str(exhibit.path))}", "bold")
 
 
 def _indented(console: Console, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import Final
 
 from kvproof.models.laws import Law
 from kvproof.models.ops import (
@@ -88,6 +89,22 @@ def _grant(grant: Grant) -> str:
     if grant.zeroed:
         parts.append(f"zeroed {numbers(grant.zeroed)}")
     return ", ".join(parts)
+
+
+MOST_STEPS: Final = 60
+"""A program of more operations is shown by its last ones: a shrunk one is nearly always shorter, and nobody reads hundreds."""
+
+LAST_STEPS: Final = 20
+"""How many of them."""
+
+
+GOES_ON: Final = "The time to shrink it ran out, so there may well be a shorter one; `kvproof shrink FILE` goes on"
+"""What is said of a program that is unfinished."""
+
+
+def left_out(steps: int) -> int:
+    """How many of the first of so many steps are not shown, where a program stands among other things."""
+    return steps - LAST_STEPS if steps > MOST_STEPS else 0
 
 
 def numbers(values: Iterable[int]) -> str:
