@@ -152,7 +152,7 @@ class Lockstep:
         tables = cache.all_tables(self._live_after(op, outcome) if kind in _CHANGES_WHO_LIVES else self.spec.live, last.tables)
         _WATCH.asked = "snapshot"
         books = cache.books(last.books)
-        worker_tables = self._worker_tables(op) if kind is self._launches else NOTHING
+        worker_tables = self._worker_tables(op) if kind is self._launches and type(outcome) not in _FAILED else NOTHING
         matchable = self._replay_events()
         _WATCH.asked = ""
         if tables is last.tables and books is last.books and worker_tables is last.worker_tables and matchable is last.matchable_by_events:
@@ -171,7 +171,7 @@ class Lockstep:
         return live if op.reason == "preempt" else [seq for seq in live if seq != op.seq]
 
     def _worker_tables(self, op: Op) -> Mapping[int, Tables]:
-        """The device's tables of the sequences whose pass is launched by this operation."""
+        """The device's tables of the sequences whose pass is launched by this operation: one that failed launched none, and there may be no table yet."""
         _WATCH.asked = "worker_table"
         launched = [op.seq] if isinstance(op, Extend) else [out.seq for out in self.spec.passes if not out.launched]
         return {seq: self.cache.worker_tables(seq) for seq in launched}

@@ -422,6 +422,31 @@ def test_a_copy_in_a_group_that_is_not_there_is_a_fault():
     assert "names group 1, but there is only group 0." in run(PROGRAM, Grouping, **POOL).fault
 
 
+@pytest.mark.parametrize("target", [Everything, Stepping])
+def test_the_device_has_a_table_only_of_what_was_launched(target):
+    class Mirrored(target):
+        @classmethod
+        def capabilities(cls):
+            return msgspec.structs.replace(super().capabilities(), mirror=True)
+
+        def __init__(self, **pool):
+            super().__init__(**pool)
+            self.rows_there = {}
+
+        def extend(self, seq, count, drafts=()):
+            grant = super().extend(seq, count, drafts)
+            self.rows_there[seq] = self.rows[seq]
+            return grant
+
+        def worker_table(self, seq, group=0):
+            return self.rows_there[seq]
+
+    ops = [Admit(0, (1,) * 9), Extend(0, 9), Admit(1, (1,) * 2), Extend(1, 2), BeginStep(), EndStep(), Commit(1)]
+    result = run(ops, Mirrored, **POOL)
+    assert result.ok, result.violation or result.fault
+    assert result.exercised["mirror-follows"] == 1
+
+
 # -- time -----------------------------------------------------------------------------------------------------------------------------------------------
 
 
