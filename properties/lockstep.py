@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections import Counter
@@ -247,6 +248,9 @@ def outcome_of(lockstep: Lockstep | None, *, violation: Violation | None = None,
     return Result(lockstep.ops, lockstep.spec.exercised, lockstep.refusals, violation, fault, hang, lockstep.trace)
 
 
+AGAIN: Final = 5
+"""The tick of ten to which an alarm goes back: by the next one all that unwinds has long unwound."""
+
 _OPERATION: Final = "one operation"
 """What Hung says was running, where it was no look at what the operation left."""
 
@@ -288,11 +292,22 @@ def what_hung(how: str) -> str:
     return how.partition(" ran for ")[0]
 
 
+def _swallows(frame: FrameType | None) -> bool:
+    """Whether an exception that is raised in `frame` is printed and dropped: below a finalizer, or a callback of the garbage collector."""
+    callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_code in callbacks:
+            return True
+        frame = frame.f_back
+    return False
+
+
 @contextmanager
 def time_limit(op_seconds: float, at_work: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Within it, an operation that runs longer than `op_seconds` is stopped with Hung. `at_work`: whether it is the target that runs; the time of others does not count.
 
-    One timer ticks for all operations, so it costs nothing per operation. It needs the main thread and a POSIX timer; elsewhere nothing is limited.
+    One timer ticks for all operations, so it costs nothing per operation. It needs the main thread and a POSIX timer; elsewhere nothing is limited. Where Python would swallow
+    what is raised (`_swallows`), Hung waits for that to end, once more as long at most; what was swallowed all the same is soon raised again.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
@@ -301,14 +316,14 @@ def time_limit(op_seconds: float, at_work: Callable[[], bool] = lambda: True) ->
     beats, ticks = _WATCH.beats, 0
     tick = op_seconds / 10
 
-    def on_tick(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    def on_tick(_: int, frame: FrameType | None) -> None:
         nonlocal beats, ticks
         if _WATCH.beats != beats:
             _WATCH.alive()
         ticks = ticks + 1 if _WATCH.beats == beats and at_work() else 0
         beats = _WATCH.beats
-        if ticks >= 10:
-            ticks = 0
+        if ticks >= (20 if _swallows(frame) else 10):
+            ticks = AGAIN
             raise Hung(f"{_WATCH.asked or _OPERATION} ran for more than {op_seconds:g} s")
 
     previous = signal.signal(signal.SIGALRM, on_tick)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import sys
 import threading
 import time
 
@@ -474,6 +476,63 @@ def test_a_look_that_hangs_is_named_and_no_operation_is_blamed(method):
     assert result.hang == f"{method} ran for more than 0.2 s"
     assert told_hang([Commit(0)], result.hang) == f"{method} hung after commit(0, 0): it ran for more than 0.2 s."
     assert run(PROGRAM, Hanging, **POOL, op_seconds=0.2).hang == "one operation ran for more than 0.2 s"
+
+
+def _spins(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.005)
+
+
+class Finalized:
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __del__(self):
+        _spins(self.seconds)
+
+
+@pytest.mark.parametrize("where", ["finalizer", "collector"])
+def test_an_alarm_is_not_lost_where_python_would_swallow_it(where, monkeypatch):
+    swallowed = []
+    monkeypatch.setattr(sys, "unraisablehook", swallowed.append)
+
+    class Stuck(Toy):
+        def commit(self, seq, accepted):
+            if where == "finalizer":
+                Finalized(0.3)
+            else:
+                gc.collect()
+            _spins(60)
+
+    def slow(phase, _):
+        if phase == "start":
+            _spins(0.3)
+
+    gc.callbacks.append(slow)
+    try:
+        start = time.monotonic()
+        result = run(PROGRAM, Stuck, op_seconds=0.2, **POOL)
+    finally:
+        gc.callbacks.remove(slow)
+    assert result.hang == "one operation ran for more than 0.2 s"
+    assert time.monotonic() - start < 5
+    assert swallowed == []
+
+
+def test_a_finalizer_that_never_ends_is_ended(monkeypatch):
+    swallowed = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: swallowed.append(type(told.exc_value)))
+
+    class Stuck(Toy):
+        def commit(self, seq, accepted):
+            Finalized(60)
+            _spins(60)
+
+    start = time.monotonic()
+    assert run(PROGRAM, Stuck, op_seconds=0.1, **POOL).hang
+    assert swallowed == [Hung]
+    assert time.monotonic() - start < 5
 
 
 def test_a_cache_that_hangs_while_it_is_built_is_stopped():
