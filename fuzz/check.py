@@ -20,11 +20,11 @@ import msgspec
 from kvproof.fuzz.processes import end_with_work_or_parent, forking, how_it_ended, process_context
 from kvproof.fuzz.programs import FORMAT, Program
 from kvproof.fuzz.runs import Found, Search, Tally, hypothesis_batch, run_seed
-from kvproof.fuzz.shrink import HANG_SHRINK_OP_SECONDS, shrink, shrink_fault, shrink_hang
+from kvproof.fuzz.shrink import HANG_SHRINK_OP_SECONDS, hangs_again, shrink, shrink_fault, shrink_hang
 from kvproof.fuzz.verdicts import Finding, Report, computed_nothing, law_verdicts
 from kvproof.impl.checker import AdapterFault, read_capabilities
 from kvproof.models.laws import BY_NAME, LAWS
-from kvproof.properties.lockstep import OP_SECONDS, show_life_to, told_hang
+from kvproof.properties.lockstep import ONLY_ONCE, OP_SECONDS, show_life_to, told_hang
 
 BUDGETS: Final[dict[str, float]] = {"quick": 10.0, "ci": 30.0, "nightly": 600.0}
 """Seconds of search for each named budget."""
@@ -265,6 +265,9 @@ class Gathering:
         if self.fault.kind == "fault":
             program = shrink_fault(program, search.target, op_seconds=search.op_seconds)
             return program.fault, program
+        if not hangs_again(program, search.target, op_seconds=search.op_seconds):
+            once = msgspec.structs.replace(program, fault=program.fault + ONLY_ONCE)
+            return told_hang(once.ops, once.fault), once
         best = shrink_hang(program, search.target, seconds=FINAL_SHRINK_SECONDS, op_seconds=HANG_SHRINK_OP_SECONDS)
         return told_hang(best.ops, program.fault), best
 

@@ -280,6 +280,13 @@ def shrink_hang(program: Program, target: type, *, seconds: float, op_seconds: f
     return _shrunk(program, Shrinker(target, lambda result: what_hung(result.hang) == what, seconds=seconds, op_seconds=op_seconds))
 
 
+def hangs_again(program: Program, target: type, *, op_seconds: float) -> bool:
+    """Whether `program` hangs in the same way when it is run once more. Time is that of a clock on the wall, so a machine that stalls looks like a cache that hangs."""
+    pool = program.config
+    result = run(program.ops, target, num_blocks=pool.num_blocks, block_size=pool.block_size, op_seconds=op_seconds)
+    return what_hung(result.hang) == what_hung(program.fault)
+
+
 def _shrunk(program: Program, shrinker: Shrinker) -> Program:
     """The simplest program found that fails as wanted, with what it shows; `program` itself if it does not fail so."""
     best = shrinker.shrink(Candidate(program.config, program.ops))

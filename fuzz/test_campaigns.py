@@ -437,6 +437,25 @@ def test_a_long_program_of_a_slow_cache_is_no_stall(monkeypatch):
     assert isinstance(answer, Result)
 
 
+class Stalled(Toy):
+    """Stalls once, in its first commit."""
+
+    stalled = False
+
+    def commit(self, seq, accepted):
+        super().commit(seq, accepted)
+        if not Stalled.stalled:
+            Stalled.stalled = True
+            time.sleep(0.5)
+
+
+def test_a_hang_that_does_not_come_again_is_told_as_one():
+    worker = Worker(Job("stalled", 0.2), lambda _: Stalled, "c", lambda _: None)
+    [finding] = worker.do(Order(0, "swarm", "1:0", 20)).findings
+    assert finding.law == ""
+    assert "but not when the same program was run again" in finding.reason
+
+
 def test_a_program_in_a_process_of_its_own_gives_what_it_gives_here():
     for index in range(5):
         apart, tally = seed_apart(search_of("leaky"), f"2:{index}"), Tally()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import io
 import multiprocessing
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 from toys import DoubleFree, Faulty, Hanging, Leaky, Refusing, RefusingAll, Silent, Toy
 from toys_more import Crashing, Deaf, Dying, Everything, Greedy, Leaving, Slow, Stepping, Swallowing
 
@@ -17,6 +20,7 @@ from kvproof.fuzz import runs
 from kvproof.fuzz.check import BUDGETS, Gathering, Progress, check, work_of
 from kvproof.fuzz.programs import PoolConfig, Program
 from kvproof.fuzz.reports.steps import replay
+from kvproof.fuzz.reports.terminal import Exhibit, show_report
 from kvproof.fuzz.runs import SERVING_EVERY, SERVING_LENGTH, Found, Search, Tally, is_long, run_seed
 from kvproof.fuzz.verdicts import Report, law_verdicts
 from kvproof.impl.checker import read_capabilities
@@ -182,6 +186,27 @@ def test_a_look_that_hangs_is_named_with_the_operation_before_it(monkeypatch):
     assert report.error.endswith("): it ran for more than 0.2 s.")
     assert isinstance(report.error_program.ops[-1], Extend)
     assert replay(report.error_program, Stuck, op_seconds=0.2).trouble == report.error
+
+
+def test_a_hang_that_does_not_come_again_is_told_as_one_and_shows_no_program():
+    slept = []
+
+    class Stalled(Toy):
+        def commit(self, seq, accepted):
+            super().commit(seq, accepted)
+            if not slept:
+                slept.append(seq)
+                time.sleep(0.5)
+
+    report = checked(Stalled, op_seconds=0.2)
+    assert report.verdict == "error"
+    assert report.error.startswith("commit(")
+    assert ") hung: one operation ran for more than 0.2 s, but not when the same program was run again: " in report.error
+    program = report.error_program
+    console = Console(file=io.StringIO(), width=80)
+    show_report(console, report, [], waivers={}, stale={}, error=Exhibit(program, replay(program, Stalled), "", path=Path("it.json")))
+    assert "kvproof replay it.json" in console.file.getvalue()
+    assert "operations" not in console.file.getvalue()
 
 
 def test_a_broken_law_outweighs_a_fault():

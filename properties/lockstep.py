@@ -287,6 +287,13 @@ def told_hang(ops: Sequence[Op], how: str) -> str:
     return f"{call} hung: {how}." if what == _OPERATION else f"{what} hung after {call}: it{how.removeprefix(what)}."
 
 
+ONLY_ONCE: Final = (
+    ", but not when the same program was run again: this machine may have stalled, or the target waits for something now and then; "
+    "a larger --op-seconds tells which"
+)
+"""What is said of a hang that did not come again, behind what hung."""
+
+
 def what_hung(how: str) -> str:
     """The beginning of the text of Hung: the method that was asked, or that it was the operation itself."""
     return how.partition(" ran for ")[0]

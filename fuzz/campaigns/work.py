@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+import msgspec
+
 from kvproof.fuzz.campaigns import devices
 from kvproof.fuzz.campaigns.apart import program_apart, seed_apart, shrink_apart
 from kvproof.fuzz.campaigns.examples import Relay
@@ -15,9 +17,10 @@ from kvproof.fuzz.campaigns.orders import Job, Kept, Order, Result
 from kvproof.fuzz.campaigns.records import Record
 from kvproof.fuzz.programs import Program
 from kvproof.fuzz.runs import Found, Ran, Search, Tally, hypothesis_batch, run_kept, run_program
-from kvproof.fuzz.shrink import HANG_SHRINK_OP_SECONDS, shrink, shrink_fault, shrink_hang
+from kvproof.fuzz.shrink import HANG_SHRINK_OP_SECONDS, hangs_again, shrink, shrink_fault, shrink_hang
 from kvproof.fuzz.verdicts import Finding
 from kvproof.impl.checker import read_capabilities
+from kvproof.properties.lockstep import ONLY_ONCE
 from kvproof.properties.situations import masks, names, nothing_reached
 
 SHRINK_SECONDS: Final = 1.5
@@ -171,6 +174,8 @@ class _Doing:
             return shrink(found.program, target, seconds=SHRINK_SECONDS, op_seconds=op_seconds)
         if found.kind == "fault":
             return shrink_fault(found.program, target, seconds=SHRINK_SECONDS, op_seconds=op_seconds)
+        if not hangs_again(found.program, target, op_seconds=op_seconds):
+            return msgspec.structs.replace(found.program, fault=found.program.fault + ONLY_ONCE)
         return shrink_hang(found.program, target, seconds=2 * SHRINK_SECONDS, op_seconds=min(op_seconds, HANG_SHRINK_OP_SECONDS))
 
     def result(self, seconds: float) -> Result:

@@ -24,6 +24,7 @@ from kvproof.fuzz.reports.steps import Replay
 from kvproof.fuzz.verdicts import LawVerdict, Report, Verdict, by_law
 from kvproof.fuzz.waivers import Waiver
 from kvproof.models.laws import BY_NAME, Law
+from kvproof.properties.lockstep import ONLY_ONCE
 
 NARROW_COLUMNS: Final = 64
 """Below this, a table of laws with its needs beside them would fold on every line."""
@@ -312,7 +313,9 @@ def show_program(console: Console, replay: Replay, program: Program, *, title: s
 
 
 def _show_fault(console: Console, error: Exhibit) -> None:
-    """The program that shows a fault of the adapter; where the cache cannot even be built, there is none to show."""
+    """The program that shows a fault of the adapter; where the cache cannot even be built, or it does not show it again, there is none to show."""
+    if ONLY_ONCE in error.program.fault:
+        return
     if error.program.ops:
         title = "The shortest program found for this fault"
         show_program(console, error.replay, error.program, title=title, whole=error.path, cut=True)
