@@ -1094,3 +1094,10 @@ def test_who_lists_a_block(listed, words):
 def test_numbers_and_positions_agree_with_their_nouns():
     assert (counted(1), counted(0), counted(2, "free block")) == ("1 token", "0 tokens", "2 free blocks")
     assert (show_positions(range(3, 4)), show_positions(range(3, 6))) == ("position 3", "the positions 3 to 5")
+
+
+def test_a_hit_that_goes_wrong_within_a_block_is_told_by_its_first_wrong_position():
+    script = [*computed(0, (1, 2, 3, 4), [0]), Do(Admit(1, (1, 2, 9, 4, 5))), Do(Match(1), Hit(4))]
+    found = judge(script, prefix=True, block_size=4)
+    assert (found.law, found.evidence.positions) == ("hit-is-true-prefix", (2,))
+    assert "4 tokens for sequence 1, but at position 2 no sequence ever computed this prefix" in found.reason

@@ -213,7 +213,7 @@ def _why_absent(spec: Spec, sequence: Sequence, group: int, wanted: range) -> Wh
                 f"only {begun} of these tokens {'was' if begun == 1 else 'were'} ever computed",
                 positions=(begun,),
             )
-        return why.at(wanted[-1])
+        return why.at(_first_unknown(spec, sequence, group, wanted) if why.law == "hit-is-true-prefix" else wanted[-1])
     for position in wanted:
         content = spec.content(sequence, group, position)
         slots = list(memory.where(content))
@@ -270,6 +270,16 @@ def _why_not(spec: Spec, expected: int, found: int, block: int | None = None) ->
         "hit-is-true-prefix",
         f"what lies there is position {len(tree.tokens(found // groups)) - 1} of the tokens {show_tokens(tree.tokens(found // groups))}",
     )
+
+
+def _first_unknown(spec: Spec, sequence: Sequence, group: int, wanted: range) -> int:
+    """The first position up to which nobody ever computed these tokens; nobody did up to the last one."""
+    memory = spec.memory
+    for position in wanted[:-1]:
+        content = spec.content(sequence, group, position)
+        if content not in memory.lost and not memory.where(content):
+            return position
+    return wanted[-1]
 
 
 def _begun(spec: Spec, sequence: Sequence, group: int, wanted: range) -> int:
