@@ -1101,3 +1101,9 @@ def test_a_hit_that_goes_wrong_within_a_block_is_told_by_its_first_wrong_positio
     found = judge(script, prefix=True, block_size=4)
     assert (found.law, found.evidence.positions) == ("hit-is-true-prefix", (2,))
     assert "4 tokens for sequence 1, but at position 2 no sequence ever computed this prefix" in found.reason
+
+
+def test_only_a_cache_with_steps_is_told_of_device_work_that_pins():
+    reasons = [judge(out(0, (1, 2), [0], counts={0: 9}), snapshot=True, steps=steps).reason for steps in (True, False)]
+    listed = "the reference count of block 0 is 9, but only sequence 0 lists it, and"
+    assert reasons == [f"{listed} device work may pin it 1 time", f"{listed} passes that are not committed may count it 1 time"]

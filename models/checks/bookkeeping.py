@@ -71,7 +71,8 @@ def refcounts(spec: Spec, counts: dict[int, int]) -> None:
             )
         if not listed <= count <= listed + pins:
             only = "only " if count > listed > 0 else ""
-            pinned = f", and device work may pin it {counted(pins, 'time')}" if pins else ""
+            who = "device work may pin it" if spec.capabilities.steps or spec.transfers else "passes that are not committed may count it"
+            pinned = f", and {who} {counted(pins, 'time')}" if pins else ""
             raise Broken(
                 "refcount-equals-holders",
                 f"the reference count of block {block} is {count}, but {only}{show_holders(spec.owners.get(block, ()))}{pinned}",
