@@ -1107,3 +1107,11 @@ def test_only_a_cache_with_steps_is_told_of_device_work_that_pins():
     reasons = [judge(out(0, (1, 2), [0], counts={0: 9}), snapshot=True, steps=steps).reason for steps in (True, False)]
     listed = "the reference count of block 0 is 9, but only sequence 0 lists it, and"
     assert reasons == [f"{listed} device work may pin it 1 time", f"{listed} passes that are not committed may count it 1 time"]
+
+
+def test_a_null_block_in_a_table_is_named_where_a_block_was_to_be():
+    how = {"num_blocks": 3, "null_blocks": frozenset({0, 2})}
+    assert (
+        "its table [-] has no block for position 0: the null block 0 or 2 stands there, or None" in judge(out(0, (1,), [0]), **how).reason
+    )
+    assert judge(out(0, (1,), []), **how).reason.endswith("has no block for position 0")

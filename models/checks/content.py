@@ -117,11 +117,13 @@ def room(spec: Spec, sequence: Sequence, out: Pass) -> None:
         for index in range(needed_from // size, out.reach[group][1]):
             if index >= len(table) or table[index] is None:
                 skipped = window is not None and index < len(table)
+                nulls = " or ".join(map(str, sorted(spec.null_blocks))) if index < len(table) else ""
                 position = max(needed_from, index * size)
                 raise Broken(
                     "window-keeps-what-it-needs" if skipped else "committed-is-covered",
                     f"extend granted sequence {sequence.seq} {show_positions(range(out.start, out.end))}, but its table {show(table)} "
-                    f"has no block for position {position}{in_group(spec, group)}",
+                    f"has no block for position {position}{in_group(spec, group)}"
+                    + (f": the null block {nulls} stands there, or None" if nulls else ""),
                     sequences=(sequence.seq,),
                     positions=(position,),
                     group=group,
