@@ -13,9 +13,19 @@ import click
 
 from kvproof.fuzz.programs import FAILURES
 
-FILE: Final = click.Path(dir_okay=False, path_type=Path)
-OUTPUT: Final = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
-FOLDER: Final = click.Path(file_okay=False, path_type=Path)
+
+class _Place(click.Path):
+    """A path with a name. An empty one, as an unset variable of a shell gives it, would be the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 -- as click has it
+        if value == "":
+            self.fail("the name is empty, and it must be that of a file or a directory", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE: Final = _Place(dir_okay=False, path_type=Path)
+OUTPUT: Final = _Place(dir_okay=False, allow_dash=True, path_type=Path)
+FOLDER: Final = _Place(file_okay=False, path_type=Path)
 SECONDS: Final = click.FloatRange(min=0, min_open=True, max=3600)
 
 Option = Callable[[Any], Any]

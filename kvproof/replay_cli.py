@@ -45,11 +45,18 @@ def replay(file: Path, target: str | None, op_seconds: float, html_file: Path | 
     if failure is not None:
         return replay_case(Output(), file, failure, target)
     program, adapter, title = load(file, target)
+    _has_something(file, program)
     again = run_again(program, adapter, op_seconds=op_seconds)
     console = Output()
     terminal.show_program(console, again, program, title=title)
     verdict = _tell_replay(console, program, again)
     return all_written(verdict, html_file is None or wrote(lambda: write_page(html_file, picture_of_program(program, adapter, file.name))))
+
+
+def _has_something(file: Path, program: Program) -> None:
+    """Raise Unusable where there is nothing to run: a program without operations breaks no law. A fault may show where the cache is built."""
+    if not program.ops and not program.fault:
+        raise Unusable(f"{file} holds a program without operations, so running it says nothing of {local(program.target)}; give it some.")
 
 
 def _tell_replay(console: Console, program: Program, again: Replay) -> int:
@@ -94,6 +101,7 @@ def shrink(
 
     keep_input(file, output, test_file, html_file)
     program, adapter, _ = load(file, target)
+    _has_something(file, program)
     console = Output()
     known = program.violation if len(program.ops) > shrinking.LONG_OPERATIONS else None  # each run of a long program counts
     violation = known or shrinking.first_violation(program, adapter) or program.violation

@@ -351,6 +351,28 @@ def test_replay_of_a_violation(kvproof):
     assert re.search(r"^> +4 +match 1 +hit 1", out, re.MULTILINE)
 
 
+@pytest.mark.parametrize("command", ["replay", "shrink"])
+def test_a_program_without_operations_says_nothing(kvproof, place, command):
+    (place / "empty.json").write_text('{"kvproof": 1, "target": "production", "config": {"num_blocks": 4, "block_size": 1}, "ops": []}')
+
+    assert kvproof(command, "empty.json") == (
+        2,
+        "",
+        "kvproof: empty.json holds a program without operations, so running it says nothing of production; give it some.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [("check", "production", "--failures", ""), ("fuzz", "production", "--directory", ""), ("replay", "")], ids=" ".join
+)
+def test_an_empty_name_is_no_place(kvproof, place, arguments):
+    status, out, err = kvproof(*arguments)
+
+    assert (status, out) == (2, "")
+    assert "the name is empty, and it must be that of a file or a directory" in err
+    assert [path.name for path in place.iterdir()] == ["caches_of_cli.py"]
+
+
 def test_replay_on_another_target(kvproof):
     status, out, _ = kvproof("replay", failure(), "production-sync")
 
