@@ -82,6 +82,8 @@ class Report(msgspec.Struct, frozen=True):
     """What is to be said of a law that is not broken: why it does not apply, or how far it was judged."""
     variants: list[Finding] = []
     """Of a campaign: what else breaks these laws, and seems to have a cause that is among the violations."""
+    release: str = ""
+    """Where the files of an engine were fetched: the published distribution that was judged, as `vllm==0.33.0`. Empty where what is installed was judged, a branch perhaps."""
 
     @property
     def exit_status(self) -> int:

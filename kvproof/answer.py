@@ -24,6 +24,7 @@ from kvproof.fuzz.reports.source import case_source, pytest_source
 from kvproof.fuzz.reports.steps import replay
 from kvproof.fuzz.verdicts import AT_FAULT, HELD, Finding, Report, by_law
 from kvproof.fuzz.waivers import DEFAULT_FILE, Waiver, read_waivers, stale_waivers, waivers_for
+from kvproof.impl.foreign.loading import fetched_release
 
 Written = TypeVar("Written")
 AnyProgram = TypeVar("AnyProgram", Program, Program | str)
@@ -47,7 +48,7 @@ class Answer:
         self.stale = stale_waivers(waivers, report.laws) if report.verdict == "held" else {}
         if self.stale:
             report = msgspec.structs.replace(report, verdict="broken", error=" ".join(self.stale.values()))
-        report = self.report = _portable_report(report)
+        report = self.report = msgspec.structs.replace(_portable_report(report), release=fetched_release(adapter))
         self.exhibits = [self._show(finding, op_seconds) for finding in report.violations]
         fault = report.error_program if report.verdict == "error" else None
         self.error = None if fault is None else self._exhibit(fault, op_seconds=min(op_seconds, FAULT_OP_SECONDS))

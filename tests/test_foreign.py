@@ -17,6 +17,8 @@ from types import ModuleType, SimpleNamespace
 import msgspec
 import pytest
 
+from kvproof.answer import Answer
+from kvproof.fuzz.verdicts import Report
 from kvproof.fuzz.zoo.cases import CASES, UNREACHED
 from kvproof.impl.adapter import CacheAdapter
 from kvproof.impl.foreign import fetched, loading
@@ -26,6 +28,7 @@ from kvproof.impl.foreign.hook import EngineHook
 from kvproof.impl.foreign.registry import ENGINES, find_release
 from kvproof.impl.foreign.releases import BadRelease, Engine, Release, Variant, in_order, is_known, parse
 from kvproof.impl.foreign.stubs import Stub, StubModule, StubUsed, Watch, is_stub
+from kvproof.impl.production.adapter import SynchronousAdapter
 from kvproof.models.laws import BY_NAME
 
 ROOT = Path(__file__).parents[1]
@@ -438,3 +441,19 @@ def test_what_the_adapter_did_is_the_adapters(toyengine):
         lambda: toyengine.look(3),
     ):
         assert not adapter.raised_by_cache(caught(call))
+
+
+# -- what was judged --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fetched", ["toy==1.0", ""])
+def test_a_report_names_the_fetched_release_that_was_judged(fetched, monkeypatch, tmp_path):
+    monkeypatch.setattr(loading, "_LOADED", [loading.LoadedEngine(Release(TOY, "1.0"), None, "from somewhere", fetched)])
+
+    class Derived(EngineAdapter):
+        pass
+
+    report = Report(1, "toy", "held", {}, [], 1, 1, 1.0, 1)
+    for adapter, named in ((Derived, fetched), (SynchronousAdapter, "")):
+        Answer(report, adapter, {}, tmp_path, "--failures", 1.0).write(tmp_path / "report.json", None)
+        assert json.loads((tmp_path / "report.json").read_text())["release"] == named

@@ -23,11 +23,13 @@ from kvproof.impl.foreign.stubs import Watch, is_stub
 class LoadedEngine:
     """An engine that can be used here. Everything is asked for by module and name, and is the real thing or an error."""
 
-    def __init__(self, release: Release, hook: EngineHook | None, origin: str) -> None:
+    def __init__(self, release: Release, hook: EngineHook | None, origin: str, fetched: str = "") -> None:
         self.release = release
         self.hook = hook
         self.origin = origin
         """Where its files came from, in words."""
+        self.fetched = fetched
+        """The distribution, with its version, of which they were fetched; empty where they are the installed ones."""
 
     def has(self, module: str) -> bool:
         """Whether this release has the real module."""
@@ -131,10 +133,16 @@ def load(release: Release, say: Say = lambda _: None, *, as_installed: bool = Tr
         folder, manifest = provide(release, say)
         hook = EngineHook(engine.package, folder, engine.real, engine.kept, Watch(frozenset(engine.inert), engine.answers))
         hooked(hook)
-        loaded = LoadedEngine(release, hook, f"from {manifest.wheel}")
+        loaded = LoadedEngine(release, hook, f"from {manifest.wheel}", manifest.source)
     _LOADED.append(loaded)
     os.environ[HELD] = release.name
     return loaded
+
+
+def fetched_release(target: type) -> str:
+    """The distribution, with its version, whose fetched files stand behind the adapter `target`; empty where what is installed does, or no engine."""
+    of_engine = any(base.__module__.startswith("kvproof.impl.foreign.") for base in target.__mro__)
+    return _LOADED[0].fetched if of_engine and _LOADED else ""
 
 
 def loaded_engine() -> LoadedEngine:
