@@ -69,6 +69,12 @@ def test_a_slip_in_a_workflow_is_seen(name, right, wrong, tmp_path):
     assert judged(tmp_path / name).returncode == 1
 
 
+def test_a_gate_uploads_no_alerts_where_a_fork_asks_for_it_without_the_right_to():
+    gate = load((EXAMPLES / "github-gate.yml").read_text())
+    [upload] = [step for step in gate["jobs"]["gate"]["steps"] if "upload-sarif" in step.get("uses", "")]
+    assert upload["if"].endswith("&& github.event.pull_request.head.repo.full_name == github.repository")
+
+
 # -- shell steps --------------------------------------------------------------------------------------------------------------------------------------
 
 
