@@ -500,23 +500,23 @@ def test_an_alarm_is_not_lost_where_python_would_swallow_it(where, monkeypatch):
     class Stuck(Toy):
         def commit(self, seq, accepted):
             if where == "finalizer":
-                Finalized(0.3)
+                Finalized(1.1)
             else:
                 gc.collect()
             _spins(60)
 
     def slow(phase, _):
         if phase == "start":
-            _spins(0.3)
+            _spins(1.1)
 
     gc.callbacks.append(slow)
     try:
         start = time.monotonic()
-        result = run(PROGRAM, Stuck, op_seconds=0.2, **POOL)
+        result = run(PROGRAM, Stuck, op_seconds=1.0, **POOL)
     finally:
         gc.callbacks.remove(slow)
-    assert result.hang == "one operation ran for more than 0.2 s"
-    assert time.monotonic() - start < 5
+    assert result.hang == "one operation ran for more than 1 s"
+    assert time.monotonic() - start < 20
     assert swallowed == []
 
 
