@@ -10,9 +10,11 @@ import pytest
 from toys import Toy
 
 from kvproof import cache_tests
-from kvproof.cache import target_name
-from kvproof.fuzz.programs import read_program
+from kvproof.cache import Asked, _shown, target_name
+from kvproof.fuzz.programs import FORMAT, PoolConfig, Program, read_program
+from kvproof.fuzz.verdicts import Finding
 from kvproof.models.laws import BY_NAME, CACHE_LAWS
+from kvproof.models.ops import Admit
 from kvproof.properties.lockstep import run
 
 pytest_plugins = ["pytester"]
@@ -203,3 +205,12 @@ def test_the_plugin_costs_runs_without_it_nothing(project):
     result = project.runpytest("-v")
     result.assert_outcomes(passed=1)
     result.stdout.no_fnmatch_line("kvproof *:*")
+
+
+def test_a_program_that_is_too_long_to_read_is_not_shown_and_says_how_to_go_on():
+    ops = tuple(Admit(seq, (1,)) for seq in range(80))
+    program = Program(FORMAT, "toys:Toy", PoolConfig(4, 2), ops, unfinished=True)
+    told = _shown(Asked(Toy, "toys:Toy"), Finding("no-leak", "it is so", program, len(ops)))
+    assert told[0] == "The shortest program found has 80 operations, too many to show here."
+    assert told[1].startswith("The time to shrink it ran out")
+    assert len(told) == 2
