@@ -11,7 +11,7 @@ from typing import Final
 
 from kvproof.fuzz.draws import Draws
 from kvproof.models.capabilities import Capabilities
-from kvproof.models.ops import Namespace, Tokens
+from kvproof.models.ops import NAMESPACE_FIELDS, Namespace, Tokens
 from kvproof.models.spec import Spec
 from kvproof.models.state import Sequence
 from kvproof.properties.strategies import WORDS
@@ -22,6 +22,11 @@ FAMILIES: Final = ("plain", "swap", "sum", "poly", "wide", "text")
 COLLIDING_BASES: Final = (10, 31, 33, 37, 131, 256, 257, 1000)
 """Multipliers of polynomial hashes seen in caches: adding 1 to a token and taking the base from the next one keeps such a hash."""
 
+SEPARATORS: Final = ("/", ",", ":", "|")
+"""What caches put between the fields of a key that is one text."""
+
+ALIKE: Final = (("a", "A", "a "), (f"{39 * 'a'}a", f"{39 * 'a'}b"))
+"""Names that a key mixes up which is turned to lower case, stripped, or cut."""
 
 REUSE_SHARE: Final = 1 / 10
 """Share of newcomers that ask for what followed a block before its id was used again, where there is such a block."""
@@ -262,24 +267,43 @@ class Prompts(Draws):
         if not fields or self._random() < 0.3:
             return [Namespace()]
         spaces = [Namespace()] if self._random() < 0.5 else []
-        style = self._any(("one", "shift", "concat", "near", "any"))
+        style = self._any(("one", "alike", "alike", "shift", "swapped", "concat", "concat", "near", "near", "any"))
         a, b = rng.sample(fields, 2) if len(fields) > 1 else (fields[0], fields[0])
         word = self._any(WORDS)
         if style == "one":
             spaces += [Namespace(**{a: word}), Namespace(**{a: self._any(WORDS)})]
+        elif style == "alike":
+            spaces += [Namespace(**{a: name}) for name in self._any(ALIKE)]
         elif style == "shift":
             spaces += [Namespace(**{a: word}), Namespace(**{b: word})]
+        elif style == "swapped" and a != b:
+            # A key that sorts what the fields say.
+            spaces += [Namespace(**{a: "a", b: "b"}), Namespace(**{a: "b", b: "a"})]
         elif style == "concat" and a != b:
-            spaces += [Namespace(**{a: "a", b: "ba"}), Namespace(**{a: "ab", b: "a"})]
+            # A key that is one text, in either order, with nothing or a separator between the fields.
+            between = self._any(SEPARATORS) if self._random() < 0.6 else ""
+            if between:
+                # Those between them, if any, are not set, and would be told by two separators.
+                named = [field for field in NAMESPACE_FIELDS if field in fields]
+                first = self._between(0, len(named) - 2)
+                a, b = named[first : first + 2]
+            spaces += [Namespace(**{a: "a", b: f"a{between}a"}), Namespace(**{a: f"a{between}a", b: "a"})]
         elif style == "near":
-            # A key that leaves a field out, perhaps only where others are set.
-            base = {field: self._any(WORDS) for field in rng.sample(fields, self._any((min(2, len(fields)), len(fields))))}
-            spaces += [Namespace(**base), Namespace(**{**base, self._any(list(base)): self._any(WORDS)})]
+            spaces += self._near(fields)
         else:
             spaces += [
                 Namespace(**{f: self._any(WORDS) for f in rng.sample(fields, self._between(1, min(3, len(fields))))}) for _ in range(2)
             ]
         return spaces
+
+    def _near(self, fields: list[str]) -> list[Namespace]:
+        """Two that differ in one field: a key leaves it out, takes an empty one for none, or does so only where others are set."""
+        base: dict[str, str] = {field: self._any(WORDS) for field in self.rng.sample(fields, self._any((min(2, len(fields)), len(fields))))}
+        field = self._any(list(base))
+        if self._random() < 0.5:
+            return [Namespace(**base), Namespace(**{**base, field: self._any(WORDS)})]
+        without = {name: word for name, word in base.items() if name != field}
+        return [Namespace(**(base if self._random() < 0.5 else {**base, field: ""})), Namespace(**without)]
 
 
 def _move_digit(one: int, two: int) -> tuple[int, int]:

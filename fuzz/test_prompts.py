@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kvproof.fuzz.prompts import Prompts
+from kvproof.fuzz.prompts import SEPARATORS, Prompts
 from kvproof.impl.production.adapter import ProductionAdapter, SynchronousAdapter
 from kvproof.models.ops import Admit, BeginStep, Commit, EndStep, Evict, Extend, Namespace, Release
 from kvproof.properties.lockstep import Lockstep
@@ -86,3 +86,37 @@ def test_namespaces_may_differ_in_one_field_of_many():
 
     spaces = [prompts(seed, ProductionAdapter)._namespaces for seed in range(200)]
     assert any(set_in(pair[-1]) == len(fields) and unequal(*pair[-2:]) == 1 for pair in spaces if len(pair) > 1)
+
+
+def pairs_of_namespaces():
+    """The last two namespaces of many programs, as the fields that are set."""
+    fields = ProductionAdapter.capabilities().namespace_fields
+    spaces = [prompts(seed, ProductionAdapter)._namespaces for seed in range(400)]
+    return [
+        [{field: value for field in fields if (value := getattr(space, field)) is not None} for space in made[-2:]]
+        for made in spaces
+        if len(made) > 1
+    ]
+
+
+def test_namespaces_may_differ_by_a_field_that_is_empty_or_not_set_beside_others():
+    less = [(one, other) for one, other in pairs_of_namespaces() if other and one.items() > other.items() and len(one) == len(other) + 1]
+    assert {one[field] == "" for one, other in less for field in one.keys() - other.keys()} == {True, False}
+
+
+def test_namespaces_may_have_their_fields_swapped_or_look_alike():
+    pairs = pairs_of_namespaces()
+    assert any(one != other and one.keys() == other.keys() and sorted(one.values()) == sorted(other.values()) for one, other in pairs)
+    values = [(*one.values(), *other.values()) for one, other in pairs if one.keys() == other.keys() and len(one) == 1]
+    assert any(one != other and one.lower() == other.strip().lower() for one, other in values)
+    assert any(one != other and len(one) > 32 and one[:32] == other[:32] for one, other in values)
+
+
+@pytest.mark.parametrize("separator", ["", *SEPARATORS])
+def test_namespaces_may_be_one_text_with_a_separator_between_their_fields(separator):
+    def texts(space):
+        return [separator.join(space[field] for field in sorted(space, reverse=reverse)) for reverse in (False, True)]
+
+    assert any(
+        one.keys() == other.keys() and len(one) == 2 and one != other and texts(one) == texts(other) for one, other in pairs_of_namespaces()
+    )

@@ -88,3 +88,30 @@ class EmptyFieldIsUnset(KeyedCache):
     def key(self, fields: Fields) -> Fields:
         """The fields that are not empty."""
         return {field: value or None for field, value in fields.items()}
+
+
+@seeded(
+    "key-fields-are-joined-by-a-slash",
+    laws=("hit-same-namespace",),
+    story="A tenant whose name has a slash in it reads the cache of another.",
+    like=("B53",),
+)
+class KeyFieldsAreJoinedByASlash(KeyedCache):
+    """Writes the fields into one text, with a separator that a name may contain."""
+
+    def key(self, fields: Fields) -> Fields:
+        """One text, like a path."""
+        return {"key": "/".join("\0" if value is None else value for value in fields.values())}
+
+
+@seeded(
+    "key-ignores-case",
+    laws=("hit-same-namespace",),
+    story="Tenants whose names differ only in capital letters share a cache.",
+)
+class KeyIgnoresCase(KeyedCache):
+    """Compares names as a file system of some desktops does."""
+
+    def key(self, fields: Fields) -> Fields:
+        """The fields in lower case."""
+        return {field: value and value.lower() for field, value in fields.items()}
