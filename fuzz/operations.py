@@ -47,6 +47,15 @@ WARM_SHARE: Final = 1 / 3
 TWIN_SHARE: Final = 1 / 8
 """Share of newcomers that ask for what is being computed and cannot be found yet, so that it is computed twice."""
 
+STRANGERS: Final = (7, 8, 9)
+"""Tokens of newcomers that should share nothing."""
+
+MAX_SQUEEZE_TOKENS: Final = 128
+"""Longest prompt of a newcomer that should take what is free; a pool that takes more is not worth squeezing."""
+
+STALE_SHARE: Final = 1 / 2
+"""Share of the look-ups which find what nobody holds that go stale: others publish in the same blocks before it is adopted."""
+
 FULL_POOL_SHARE: Final = 1 / 4
 """Share of roll-backs into a block that others count on, after which others take the whole pool before the sequence goes on."""
 
@@ -152,12 +161,43 @@ class Operations(Draws):
         return BeginStep() if self._random() < 0.1 else None
 
     def _match(self, spec: Spec) -> Op | None:
+        sequence = None
         if self._random() < 0.3:
             sequence = self._pick([s for s in spec.live.values() if s.computed == 0 and s.seq in spec.hits])
-            if sequence is not None:
-                return Match(sequence.seq)
-        sequence = self._pick([s for s in spec.live.values() if s.computed == 0])
-        return None if sequence is None else Match(sequence.seq)
+        if sequence is None:
+            sequence = self._pick([s for s in spec.live.values() if s.computed == 0])
+        if sequence is None:
+            return None
+        if self._random() < STALE_SHARE:
+            self._plan_reuse(spec, sequence)
+        return Match(sequence.seq)
+
+    def _plan_reuse(self, spec: Spec, sequence: Sequence) -> None:
+        """If `sequence` finds what nobody holds: a newcomer takes all room and publishes in it, and only then the hit is adopted, by it or by a fork."""
+        free = spec.usable - len(taken := self.taken(spec))
+        tokens = free // len(spec.groups) * self.block_size
+        found = spec.memory.blocks_showing([spec.content(sequence, 0, 0)]) if sequence.out is None else ()
+        if taken.issuperset(found) or not 1 <= tokens <= MAX_SQUEEZE_TOKENS:
+            return
+        seq = self.new_seq()
+        heir = self.new_seq() if self.capabilities.fork and self._random() < 0.2 else sequence.seq
+        self.next_come(
+            *((Fork(sequence.seq, heir),) if heir != sequence.seq else ()),
+            Admit(seq, self.strangers(tokens), self.prompts.namespace()),
+            Extend(seq, tokens),
+            *self.device_work(),
+            Commit(seq),
+            Release(seq),
+            Extend(heir, len(sequence.known)),
+        )
+
+    def taken(self, spec: Spec) -> Set[int]:
+        """The blocks that someone holds, or the device still uses."""
+        return spec.owners.keys() | spec.fenced().keys()
+
+    def strangers(self, count: int) -> Tokens:
+        """A prompt that should share nothing."""
+        return tuple([self._any(STRANGERS) for _ in range(count)])
 
     def extend(self, spec: Spec) -> Op | None:
         """Room for more tokens of a sequence, often with drafts."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kvproof.fuzz.draws import Draws
-from kvproof.fuzz.operations import MAX_LIVE, Operations
+from kvproof.fuzz.operations import MAX_LIVE, MAX_SQUEEZE_TOKENS, Operations
 from kvproof.models.capabilities import Capabilities
 from kvproof.models.ops import Admit, Append, Commit, EndStep, Extend, Match, Op, Release, sequences_of
 from kvproof.models.spec import Spec
@@ -19,14 +19,8 @@ from kvproof.models.spec import Spec
 MAX_BLOCKS: Final = 12
 """Pools are small so that reuse, eviction and exhaustion happen within a few operations; one program in sixteen takes a larger one."""
 
-STRANGERS: Final = (7, 8, 9)
-"""Tokens of newcomers that should share nothing."""
-
 ROUNDS_SHARE: Final = 1 / 6
 """Share of programs that serve in rounds now and then, as an engine does: all that run sample a token and are extended by it together."""
-
-MAX_SQUEEZE_TOKENS: Final = 128
-"""Longest prompt of a newcomer; a pool that takes more is not worth squeezing."""
 
 
 class Config:
@@ -143,7 +137,7 @@ class Swarm(Draws):
 
         Where no policy is to be seen it mostly spares what is cached, and uses again all else. Where something should come after it, it takes all that is left.
         """
-        taken = spec.owners.keys() | spec.fenced().keys()
+        taken = self._ops.taken(spec)
         evictable = (spec.seen.books.cached or set()) - taken
         room = (spec.usable - len(taken)) // len(spec.groups)
         spare = "lru" not in self.capabilities.policy
@@ -153,7 +147,7 @@ class Swarm(Draws):
         if blocks < 1 or blocks * self.block_size > MAX_SQUEEZE_TOKENS:
             self._ops.next_come(*after)
             return None
-        prompt = tuple([self._any(STRANGERS) for _ in range(blocks * self.block_size)])
+        prompt = self._ops.strangers(blocks * self.block_size)
         seq = self._ops.new_seq()
         if after:
             after = (*after, Release(seq))

@@ -240,3 +240,14 @@ def test_tiny_and_large_pools_are_tried():
 
 def test_a_pool_of_one_block_is_made_where_no_more_is_allowed():
     assert Config(random.Random(0), Capabilities(max_blocks=1)).num_blocks == 1
+
+
+def test_look_ups_go_stale_while_others_publish_in_the_same_blocks(synchronous):
+    """A newcomer takes all blocks, publishes in them, and is gone when what was found before is asked for."""
+    course = (Match, Admit, Extend, Commit, Release, Extend)
+    stale = sum(
+        tuple(map(type, run)) == course and run[0].seq == run[-1].seq and run[1].seq == run[4].seq
+        for program in synchronous
+        for run in (program.ops[first : first + len(course)] for first in range(len(program.ops)))
+    )
+    assert stale > 0

@@ -197,6 +197,35 @@ class HitIsNotLookedUpAgain(PagedCache):
 
 
 @seeded(
+    "hit-holds-while-its-blocks-are-cached",
+    laws=("eviction-forgets", "hit-is-true-prefix", "own-content"),
+    story="A request that waited after its look-up is answered with a stranger's prompt, now that others have published in the same blocks.",
+    like=("B85",),
+    on=UnauditedAdapter,
+    needs_long=True,
+)
+class HitHoldsWhileItsBlocksAreCached(PagedCache):
+    """Looks again before it adopts, but only whether the blocks that the match has found are matchable, not as what."""
+
+    @cached_property
+    def _found(self) -> dict[int, Reuse]:
+        return {}
+
+    def _look_up(self, state: SequenceState) -> Reuse | None:
+        found = self._found.get(state.seq)
+        if found is None or any(self._pool.labels[block] < 0 for blocks in found.blocks for block in blocks):
+            found = super()._look_up(state)
+        if found is not None:
+            self._found[state.seq] = found
+        return found
+
+    def _start(self, state: SequenceState, count: int) -> ExtendGrant:
+        grant = super()._start(state, count)
+        self._found.pop(state.seq, None)
+        return grant
+
+
+@seeded(
     "blocks-are-told-by-their-own-tokens",
     laws=("no-aliasing", "own-content"),
     story="Two prompts that differ early and agree later share what they computed for the later part.",
