@@ -56,6 +56,9 @@ MAX_SQUEEZE_TOKENS: Final = 128
 STALE_SHARE: Final = 1 / 2
 """Share of the look-ups which find what nobody holds that go stale: others publish in the same blocks before it is adopted."""
 
+SHORT_READER_SHARE: Final = 1 / 4
+"""Share of forks whose child is released in its first step, before its parent lets go of what both held."""
+
 FULL_POOL_SHARE: Final = 1 / 4
 """Share of roll-backs into a block that others count on, after which others take the whole pool before the sequence goes on."""
 
@@ -321,7 +324,13 @@ class Operations(Draws):
         parent = self._pick([s for s in spec.live.values() if s.out is None and (s.computed or self._random() < 0.1)])
         if parent is None:
             return None
-        return Fork(parent.seq, self.new_seq())
+        child = self.new_seq()
+        if self.capabilities.steps and parent.computed and self._random() < SHORT_READER_SHARE:
+            # The device reads for the child what in the end nobody holds.
+            count = len(parent.known) + 1 - parent.computed
+            reads = (Append(child, self.prompts.tokens(1)), Extend(child, count), BeginStep(), Release(child, self._any(RELEASE_REASONS)))
+            self.next_come(*reads, *self._letting_go(spec, parent, listed_blocks(spec.tables(parent))))
+        return Fork(parent.seq, child)
 
     def _release(self, spec: Spec) -> Op | None:
         op = self._release_a_reader(spec) if spec.steps and spec.seen.held_twice and self._random() < 0.5 else None
@@ -330,24 +339,34 @@ class Operations(Draws):
         sequence = self._pick(list(spec.live.values()))
         return None if sequence is None else Release(sequence.seq, self._any(RELEASE_REASONS))
 
-    def let_go_of(self, spec: Spec, blocks: Set[int]) -> Op | None:
-        """Someone who may do so, and holds one of `blocks`, lets go of some or all that it holds."""
+    def let_go_of(self, spec: Spec, blocks: Set[int]) -> tuple[Op, ...]:
+        """How someone who may do so, and holds one of `blocks`, lets go of some or all that it holds; nothing where nobody does."""
         sequence = self._pick([s for s in spec.live.values() if s.out is None and not blocks.isdisjoint(listed_blocks(spec.tables(s)))])
-        if sequence is None:
-            return None
-        if self.capabilities.truncate and sequence.computed and self._random() < 0.5:
-            return Truncate(sequence.seq, self._length(max(1, sequence.computed // 2)))
-        return Release(sequence.seq, self._any(RELEASE_REASONS))
+        return () if sequence is None else self._letting_go(spec, sequence, blocks)
+
+    def _letting_go(self, spec: Spec, sequence: Sequence, blocks: Set[int]) -> tuple[Op, ...]:
+        """How `sequence` lets go of `blocks`, or others: it goes, is truncated, swapped out, or leaves its window behind."""
+        ways: list[tuple[Op, ...]] = [(Release(sequence.seq, self._any(RELEASE_REASONS)),)]
+        if sequence.computed and self.capabilities.truncate:
+            length = self._pick(_lengths_without(spec, sequence, blocks))
+            ways.append((Truncate(sequence.seq, length or self._length(max(1, sequence.computed // 2))),))
+        if sequence.computed and self.capabilities.swap:
+            ways.append((SwapOut(sequence.seq),))
+        if sequence.computed and any(window is not None for _, _, window in spec.groups):
+            tokens = self.prompts.tokens(self._any((1, self.block_size)))
+            left = len(sequence.known) + len(tokens) - sequence.computed
+            ways.append((Append(sequence.seq, tokens), Extend(sequence.seq, left)))
+        return self._any(ways)
 
     def _release_a_reader(self, spec: Spec) -> Op | None:
         """A sequence in flight goes, and then whoever shares a block with it, while the device still reads that block."""
         sequence = self._pick([s for s in spec.live.values() if s.out is not None and s.out.launched and not s.out.finished])
         if sequence is None:
             return None
-        other = self.let_go_of(spec, listed_blocks(spec.tables(sequence)) & spec.seen.held_twice)
-        if other is None:
+        others = self.let_go_of(spec, listed_blocks(spec.tables(sequence)) & spec.seen.held_twice)
+        if not others:
             return None
-        self.next_come(other)
+        self.next_come(*others)
         return Release(sequence.seq, self._any(RELEASE_REASONS))
 
     def _release_and_squeeze(self, spec: Spec) -> Op | None:
@@ -400,3 +419,13 @@ def _reaches(spec: Spec, sequence: Sequence, length: int) -> bool:
         window is None or None not in table[max(0, length - window + 1) // size :][:1]
         for (_, size, window), table in zip(spec.groups, spec.tables(sequence), strict=True)
     )
+
+
+def _lengths_without(spec: Spec, sequence: Sequence, blocks: Set[int]) -> list[int]:
+    """The lengths to which `sequence` can be truncated, and then just no longer needs one of `blocks`."""
+    return [
+        index * size
+        for (_, size, _), table in zip(spec.groups, spec.tables(sequence), strict=True)
+        for index, block in enumerate(table)
+        if index and block in blocks and index * size <= sequence.computed and _reaches(spec, sequence, index * size)
+    ]

@@ -13,7 +13,19 @@ from typing import Final
 from kvproof.fuzz.draws import Draws
 from kvproof.fuzz.operations import MAX_LIVE, MAX_SQUEEZE_TOKENS, Operations
 from kvproof.models.capabilities import Capabilities
-from kvproof.models.ops import Admit, Append, Commit, EndStep, Extend, Match, Op, Release, sequences_of
+from kvproof.models.ops import (
+    RELEASE_REASONS,
+    Admit,
+    Append,
+    BeginStep,
+    Commit,
+    EndStep,
+    Extend,
+    Match,
+    Op,
+    Release,
+    sequences_of,
+)
 from kvproof.models.spec import Spec
 
 MAX_BLOCKS: Final = 12
@@ -120,17 +132,22 @@ class Swarm(Draws):
         return self._any(makers)(spec)
 
     def _ask_for_retiring(self, spec: Spec) -> Op | None:
-        """A newcomer asks for what waits for the device, and is still computing when the step ends."""
+        """A newcomer asks for what waits for the device, and is still computing, or gone in a step of its own, when the step ends."""
         asked = self._ops.prompts.let_go_in_flight(spec)
         if asked is None or len(spec.live) > MAX_LIVE:
             return None
         seq = self._ops.new_seq()
-        self._ops.next_come(Extend(seq, len(asked[0])), EndStep())
+        gone = (BeginStep(), Release(seq, self._any(RELEASE_REASONS))) if self._random() < 0.5 else ()
+        self._ops.next_come(Extend(seq, len(asked[0])), *gone, EndStep())
         return Admit(seq, *asked)
 
     def _let_go_while_read(self, spec: Spec) -> Op | None:
         """The last one that holds a block lets go of it while the device reads it for another."""
-        return self._ops.let_go_of(spec, spec.fenced().keys())
+        ops = self._ops.let_go_of(spec, spec.fenced().keys())
+        if not ops:
+            return None
+        self._ops.next_come(*ops[1:])
+        return ops[0]
 
     def _squeeze(self, spec: Spec) -> Op | None:
         """A newcomer that shares nothing and needs a little more than what is free without evicting: what goes first shows the policy.

@@ -13,7 +13,7 @@ from toys_more import Everything, Stepping
 
 from kvproof import Capabilities, Group
 from kvproof.fuzz.swarm import Config, Swarm
-from kvproof.impl.production.adapter import ProductionAdapter, SynchronousAdapter
+from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
 from kvproof.models.ops import (
     NAMESPACE_FIELDS,
     NO_NAMESPACE,
@@ -242,12 +242,27 @@ def test_a_pool_of_one_block_is_made_where_no_more_is_allowed():
     assert Config(random.Random(0), Capabilities(max_blocks=1)).num_blocks == 1
 
 
+def courses(programs, *kinds):
+    """Every run of operations of these kinds, one right after the other."""
+    for program in programs:
+        for first in range(len(program.ops) - len(kinds) + 1):
+            run = program.ops[first : first + len(kinds)]
+            if all(isinstance(op, kind) for op, kind in zip(run, kinds, strict=True)):
+                yield run
+
+
 def test_look_ups_go_stale_while_others_publish_in_the_same_blocks(synchronous):
     """A newcomer takes all blocks, publishes in them, and is gone when what was found before is asked for."""
-    course = (Match, Admit, Extend, Commit, Release, Extend)
-    stale = sum(
-        tuple(map(type, run)) == course and run[0].seq == run[-1].seq and run[1].seq == run[4].seq
-        for program in synchronous
-        for run in (program.ops[first : first + len(course)] for first in range(len(program.ops)))
-    )
-    assert stale > 0
+    runs = courses(synchronous, Match, Admit, Extend, Commit, Release, Extend)
+    assert any(run[0].seq == run[-1].seq and run[1].seq == run[4].seq for run in runs)
+
+
+def test_who_asked_for_what_waits_for_the_device_may_be_gone_in_a_step_of_its_own(whole):
+    assert any(run[0].seq == run[3].seq for run in courses(whole, Admit, Extend, BeginStep, Release, EndStep))
+
+
+@pytest.mark.parametrize("way", [Release, Truncate, SwapOut, Append])
+def test_the_last_holder_lets_go_while_the_device_reads_for_a_fork_that_is_gone(way):
+    programs = (Program(HybridAdapter, seed) for seed in range(5 * PROGRAMS))
+    runs = courses(programs, Fork, Append, Extend, BeginStep, Release, way)
+    assert any(run[0].child == run[4].seq and run[0].parent == run[5].seq for run in runs)

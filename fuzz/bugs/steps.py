@@ -10,7 +10,7 @@ from kvproof.fuzz.bugs.registry import UnauditedStepsAdapter, seeded
 from kvproof.impl.production.adapter import ProductionAdapter
 from kvproof.impl.production.cache import PagedCache
 from kvproof.impl.production.mirror import TableLog, WorkerMirror
-from kvproof.impl.production.records import StepPlan, TableDelta
+from kvproof.impl.production.records import HostCopies, StepPlan, TableDelta
 from kvproof.impl.production.sequence import NOT_LAUNCHED, SequenceState
 
 # -- fences ------------------------------------------------------------------------------------------------------------------------------------
@@ -91,6 +91,27 @@ class CancelInFlightCountsOnOtherHolders(PagedCache):
                     self._pool.drop([block])
                 else:
                     pinned.append(block)
+
+
+@seeded(
+    "swap-out-frees-what-is-read",
+    laws=("fenced-reuse", "refcount-equals-holders"),
+    story="A request is moved to the host while the device still reads the prompt that it shares with a cancelled one, and a third one is corrupted.",
+    like=("B20",),
+    on=ProductionAdapter,
+    needs_long=True,
+)
+class SwapOutFreesWhatIsRead(PagedCache):
+    """Takes the blocks of a swapped sequence for free once they are copied, whatever an open step still does with them."""
+
+    def swap_out(self, seq: int) -> HostCopies | None:
+        """Moves a sequence to the host tier, and unpins what it had."""
+        copies = super().swap_out(seq)
+        for pinned in self._open.values():
+            left = {block for _, block, _ in copies.blocks} & set(pinned) if copies else set()
+            pinned[:] = [block for block in pinned if block not in left]
+            self._pool.drop(sorted(left))
+        return copies
 
 
 @seeded(
