@@ -59,6 +59,9 @@ STALE_SHARE: Final = 1 / 2
 SHORT_READER_SHARE: Final = 1 / 4
 """Share of forks whose child is released in its first step, before its parent lets go of what both held."""
 
+MANY_SHARE: Final = 1 / 10
+"""Share of passes whose drafts go over several blocks, and of evictions that name all there is."""
+
 FULL_POOL_SHARE: Final = 1 / 4
 """Share of roll-backs into a block that others count on, after which others take the whole pool before the sequence goes on."""
 
@@ -219,7 +222,7 @@ class Operations(Draws):
         count = max(1, min(count, left)) if self._random() < 0.95 else left + self._between(1, self.block_size)
         drafts: Tokens = ()
         if sequence.computed and count >= left and self._random() < self.draft_rate:
-            drafts = self.prompts.continuation(sequence, self._between(1, self.block_size + 1))
+            drafts = self.prompts.continuation(sequence, self.draft_count())
             self.prompts.say((*sequence.known, *drafts))
         op = Extend(sequence.seq, count, drafts)
         if spec.exhausted(op):
@@ -270,9 +273,13 @@ class Operations(Draws):
         """A pass over all that `sequence` will know then, often with drafts."""
         drafts: Tokens = ()
         if sequence.computed and self._random() < self.draft_rate:
-            drafts = self.prompts.tokens(self._between(1, self.block_size + 1))
+            drafts = self.prompts.tokens(self.draft_count())
             self.prompts.say((*known, *drafts))
         self.next_come(Extend(sequence.seq, count, drafts))
+
+    def draft_count(self) -> int:
+        """How many drafts a pass has: mostly within a block or into the next, sometimes over several."""
+        return self._between(1, (3 if self._random() < MANY_SHARE else 1) * self.block_size + 1)
 
     def _truncate(self, spec: Spec) -> Op | None:
         cut = self._cut_of_others(spec) if self._random() < 0.35 else None
@@ -383,11 +390,12 @@ class Operations(Draws):
         return None if sequence is None else Release(sequence.seq, self._any(RELEASE_REASONS))
 
     def evict(self, spec: Spec) -> Op | None:
-        """A few blocks, mostly such as are cached or held."""
+        """A few blocks, mostly such as are cached or held, sometimes all of those."""
         rng = self.rng
         likely = sorted(spec.seen.books.cached or spec.owners)
         blocks = likely if likely and self._random() < 0.8 else range(self.num_blocks)
-        return Evict(tuple(rng.sample(blocks, min(len(blocks), self._any((1, 1, 2, 3))))))
+        count = len(blocks) if self._random() < MANY_SHARE else self._any((1, 1, 2, 3))
+        return Evict(tuple(rng.sample(blocks, min(len(blocks), count))))
 
     def reset(self, spec: Spec) -> Op | None:
         """Of everything."""

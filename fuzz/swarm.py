@@ -31,6 +31,9 @@ from kvproof.models.spec import Spec
 MAX_BLOCKS: Final = 12
 """Pools are small so that reuse, eviction and exhaustion happen within a few operations; one program in sixteen takes a larger one."""
 
+LARGE_BLOCKS_SHARE: Final = 1 / 25
+"""Share of programs with blocks of more than four tokens, where a cache claims them: they cross few boundaries, but positions within a block are many."""
+
 ROUNDS_SHARE: Final = 1 / 6
 """Share of programs that serve in rounds now and then, as an engine does: all that run sample a token and are extended by it together."""
 
@@ -40,7 +43,8 @@ class Config:
 
     def __init__(self, rng: random.Random, capabilities: Capabilities) -> None:
         sizes = [size for size in capabilities.block_sizes if size <= 4] or [min(capabilities.block_sizes)]
-        self.block_size = rng.choice(sizes) if rng.random() < 0.95 else rng.choice(list(capabilities.block_sizes))
+        larger = [size for size in capabilities.block_sizes if size not in sizes]
+        self.block_size = rng.choice(larger if larger and rng.random() < LARGE_BLOCKS_SHARE else sizes)
         least = 1 + len(capabilities.groups) + len(capabilities.null_blocks)
         most = capabilities.max_blocks if rng.random() < 1 / 16 else MAX_BLOCKS * (1 + len(capabilities.groups)) // 2
         nulls = max(capabilities.null_blocks, default=-1) + 1
@@ -184,7 +188,7 @@ class Swarm(Draws):
             token = self._ops.prompts.token()
             known = (*sequence.known, *out.drafts[:accepted], token)
             self._ops.plan += [Commit(sequence.seq, accepted), Append(sequence.seq, (token,))]
-            drafts = self._ops.prompts.tokens(self._between(1, self.block_size + 1)) if self._random() < self._ops.draft_rate else ()
+            drafts = self._ops.prompts.tokens(self._ops.draft_count()) if self._random() < self._ops.draft_rate else ()
             self._ops.prompts.say((*known, *drafts))
             extends.append(Extend(sequence.seq, 1, drafts))
         waiting = [s for s in spec.live.values() if s.out is None and s.computed < len(s.known)]

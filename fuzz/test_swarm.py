@@ -121,10 +121,11 @@ def test_what_breaks_caches_is_asked_for(whole):
     assert any(program.config.block_size == 1 for program in whole)
 
 
-def test_prefixes_are_adopted_and_rolled_back_into(whole):
-    adopted = sum(bool(getattr(outcome, "adopted", 0)) for program in whole for outcome in program.outcomes)
-    copies = sum(bool(getattr(outcome, "copies", ())) for program in whole for outcome in program.outcomes)
-    first = sum(isinstance(op, Admit) for program in whole for op in program.ops)
+def test_prefixes_are_adopted_and_rolled_back_into(whole, synchronous):
+    programs = [*whole, *synchronous]
+    adopted = sum(bool(getattr(outcome, "adopted", 0)) for program in programs for outcome in program.outcomes)
+    copies = sum(bool(getattr(outcome, "copies", ())) for program in programs for outcome in program.outcomes)
+    first = sum(isinstance(op, Admit) for program in programs for op in program.ops)
     assert adopted > first / 40
     assert copies > adopted / 4
 
@@ -228,6 +229,7 @@ def test_a_pool_is_within_what_the_cache_claims_and_has_a_block_for_each_group(c
 def test_every_claimed_block_size_is_tried_and_small_ones_most():
     sizes = Counter(Config(random.Random(seed), Capabilities()).block_size for seed in range(600))
     assert set(sizes) == {1, 2, 3, 4, 16}
+    assert 600 / 50 < sizes[16] < 600 / 15
     assert sizes[16] < min(sizes[size] for size in (1, 2, 3, 4))
 
 
@@ -266,3 +268,13 @@ def test_the_last_holder_lets_go_while_the_device_reads_for_a_fork_that_is_gone(
     programs = (Program(HybridAdapter, seed) for seed in range(5 * PROGRAMS))
     runs = courses(programs, Fork, Append, Extend, BeginStep, Release, way)
     assert any(run[0].child == run[4].seq and run[0].parent == run[5].seq for run in runs)
+
+
+def test_drafts_may_go_over_several_blocks(synchronous):
+    drafts = [(len(op.drafts), program.config.block_size) for program in synchronous for op in program.ops if isinstance(op, Extend)]
+    assert any(count > 2 * size + 1 for count, size in drafts)
+    assert all(count <= 3 * size + 1 for count, size in drafts)
+
+
+def test_an_eviction_may_name_all_that_is_cached(synchronous):
+    assert any(len(op.blocks) > 3 for program in synchronous for op in program.ops if isinstance(op, Evict))
