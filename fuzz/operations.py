@@ -57,7 +57,7 @@ STALE_SHARE: Final = 1 / 2
 """Share of the look-ups which find what nobody holds that go stale: others publish in the same blocks before it is adopted."""
 
 SHORT_READER_SHARE: Final = 1 / 4
-"""Share of forks whose child is released in its first step, before its parent lets go of what both held."""
+"""Share of forks that are released in their first step, while their parent lets go of what both held."""
 
 MANY_SHARE: Final = 1 / 10
 """Share of passes whose drafts go over several blocks, and of evictions that name all there is."""
@@ -241,7 +241,27 @@ class Operations(Draws):
         if self.capabilities.prefix and waiting is not None and self._random() < 0.5:
             self.next_come(op, Match(waiting.seq))
             return Match(waiting.seq)
+        self._plan_after_failure(spec, spec.live[op.seq])
         return op
+
+    def _plan_after_failure(self, spec: Spec, sequence: Sequence) -> None:
+        """The one whose extend finds no room goes on in another way; or, where a policy is to be seen, a newcomer that needs less shows what goes first."""
+        if "lru" in self.capabilities.policy and self._random() < 0.5:
+            self.squeeze_next = True
+            self.next_come()
+            return
+        ways: list[tuple[Op, ...]] = [(Release(sequence.seq, "preempt"), Extend(sequence.seq, 1))]
+        if sequence.computed and self.capabilities.fork:
+            child = self.new_seq()
+            other = self._pick([s for s in spec.live.values() if s is not sequence])
+            room = () if other is None else (Release(other.seq, self._any(RELEASE_REASONS)),)
+            ways.append((Fork(sequence.seq, child), *room, Extend(child, 1), *self.device_work()))
+        if sequence.computed and self.capabilities.truncate:
+            length = self._length(sequence.computed)
+            ways.append((Truncate(sequence.seq, length), *self._going_on(sequence, 1)))
+        if sequence.computed and self.capabilities.swap:
+            ways.append((SwapOut(sequence.seq), SwapIn(sequence.seq)))
+        self.next_come(*self._any(ways))
 
     def _may_share(self, spec: Spec, sequence: Sequence) -> bool:
         """Whether someone holds what a sequence begins with, that has computed nothing yet."""
@@ -333,11 +353,20 @@ class Operations(Draws):
             return None
         child = self.new_seq()
         if self.capabilities.steps and parent.computed and self._random() < SHORT_READER_SHARE:
-            # The device reads for the child what in the end nobody holds.
-            count = len(parent.known) + 1 - parent.computed
-            reads = (Append(child, self.prompts.tokens(1)), Extend(child, count), BeginStep(), Release(child, self._any(RELEASE_REASONS)))
-            self.next_come(*reads, *self._letting_go(spec, parent, listed_blocks(spec.tables(parent))))
+            self._plan_short_reader(spec, parent, child)
         return Fork(parent.seq, child)
+
+    def _plan_short_reader(self, spec: Spec, parent: Sequence, child: int) -> None:
+        """The fork is gone in its first step, and the device reads for it what in the end nobody holds: its parent lets go, or has made a copy to write in."""
+        count = len(parent.known) + 1 - parent.computed
+        reads = (Append(child, self.prompts.tokens(1)), Extend(child, count), BeginStep(), Release(child, self._any(RELEASE_REASONS)))
+        whole = parent.computed - parent.computed % self.block_size
+        within = [length for length in range(1, whole) if length % self.block_size and _reaches(spec, parent, length)]
+        if within and self.capabilities.truncate and self._random() < 0.5:
+            append, extend, *_ = self._going_on(parent, 1)
+            self.next_come(Truncate(parent.seq, self._any(within)), append, extend, BeginStep(), *reads, EndStep())
+        else:
+            self.next_come(*reads, *self._letting_go(spec, parent, listed_blocks(spec.tables(parent))))
 
     def _release(self, spec: Spec) -> Op | None:
         op = self._release_a_reader(spec) if spec.steps and spec.seen.held_twice and self._random() < 0.5 else None
@@ -405,7 +434,20 @@ class Operations(Draws):
         sequence = self._pick([s for s in spec.live.values() if s.computed and s.out is None])
         if sequence is None:
             return None
-        return SwapIn(sequence.seq) if sequence.swapped else SwapOut(sequence.seq)
+        if sequence.swapped:
+            return SwapIn(sequence.seq)
+        habit = self._random()
+        if habit < 0.2 and not spec.seen.held_twice.isdisjoint(listed_blocks(spec.tables(sequence))):
+            # There is no room to come back to, but for what others still hold.
+            self.after_squeeze, self.squeeze_next = (SwapIn(sequence.seq),), True
+            self.next_come()
+        elif habit > 0.9 and self.capabilities.truncate:
+            # The second time with other tokens.
+            length = self._length(sequence.computed)
+            going_on = self._going_on(sequence, self._any((self.block_size, sequence.computed - length + 1)))
+            again = (SwapOut(sequence.seq), SwapIn(sequence.seq))
+            self.next_come(SwapIn(sequence.seq), Truncate(sequence.seq, length), *going_on, *again)
+        return SwapOut(sequence.seq)
 
     def next_come(self, *ops: Op) -> None:
         """These should follow, in place of what was planned before."""

@@ -12,6 +12,7 @@ from toys import Silent
 from toys_more import Everything, Stepping
 
 from kvproof import Capabilities, Group
+from kvproof.fuzz.operations import STRANGERS
 from kvproof.fuzz.swarm import Config, Swarm
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
 from kvproof.models.ops import (
@@ -33,6 +34,7 @@ from kvproof.models.ops import (
     SwapIn,
     SwapOut,
     Truncate,
+    sequences_of,
 )
 from kvproof.models.outcomes import OutOfBlocksSeen
 from kvproof.properties.lockstep import Lockstep
@@ -278,3 +280,38 @@ def test_drafts_may_go_over_several_blocks(synchronous):
 
 def test_an_eviction_may_name_all_that_is_cached(synchronous):
     assert any(len(op.blocks) > 3 for program in synchronous for op in program.ops if isinstance(op, Evict))
+
+
+def failed(programs, *kinds):
+    """The runs of operations of these kinds whose first one found no room, all about the sequence that it was for."""
+    for program in programs:
+        for first, outcome in enumerate(program.outcomes):
+            run = program.ops[first : first + len(kinds)]
+            if isinstance(outcome, OutOfBlocksSeen) and tuple(map(type, run)) == kinds and run[0].seq == sequences_of(run[1])[0]:
+                yield run
+
+
+@pytest.mark.parametrize("way", [Fork, Truncate, SwapOut, Release])
+def test_who_found_no_room_goes_on_in_another_way(synchronous, way):
+    assert any(True for _ in failed(synchronous, Extend, way))
+
+
+def test_what_goes_first_is_asked_after_a_failure(synchronous):
+    runs = [
+        program.ops[first : first + 3]
+        for program in synchronous
+        for first, outcome in enumerate(program.outcomes)
+        if isinstance(outcome, OutOfBlocksSeen)
+    ]
+    assert any(tuple(map(type, run)) == (Extend, Admit, Extend) and set(run[1].prompt) <= set(STRANGERS) for run in runs)
+
+
+def test_a_sequence_swaps_again_with_other_tokens_and_finds_no_room_to_come_back(synchronous):
+    assert any(courses(synchronous, SwapOut, SwapIn, Truncate, Append, Extend, Commit, SwapOut, SwapIn))
+    assert any(run[0].seq == run[3].seq for run in courses(synchronous, SwapOut, Admit, Extend, SwapIn))
+
+
+def test_a_fork_comes_and_goes_while_its_parent_copies_what_it_reads():
+    programs = (Program(HybridAdapter, seed) for seed in range(5 * PROGRAMS))
+    runs = courses(programs, Fork, Truncate, Append, Extend, BeginStep, Append, Extend, BeginStep, Release, EndStep)
+    assert any(run[0].parent == run[1].seq and run[0].child == run[6].seq == run[8].seq for run in runs)
