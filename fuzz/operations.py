@@ -59,6 +59,12 @@ STALE_SHARE: Final = 1 / 2
 SHORT_READER_SHARE: Final = 1 / 4
 """Share of forks that are released in their first step, while their parent lets go of what both held."""
 
+SPARSE_SHARE: Final = 1 / 12
+"""Share of programs whose sequences do not have consecutive numbers."""
+
+STRIDES: Final = (16, 64, 1000)
+"""What lies between the numbers of their sequences."""
+
 MANY_SHARE: Final = 1 / 10
 """Share of passes whose drafts go over several blocks, and of evictions that name all there is."""
 
@@ -74,6 +80,8 @@ class Operations(Draws):
         self.capabilities = capabilities
         self.num_blocks = num_blocks
         self.next_seq = 0
+        self._stride = self._any(STRIDES) if self._random() < SPARSE_SHARE else 1
+        """From the number of one sequence to that of the next: a cache may take numbers for slots of a table, or mix up those that are equal but for their last bits."""
         self.plan: deque[Op] = deque()
         """The operations that should follow, if nothing comes between."""
         self.squeeze_next = False
@@ -459,7 +467,7 @@ class Operations(Draws):
 
     def new_seq(self) -> int:
         """The number of a sequence that comes."""
-        seq, self.next_seq = self.next_seq, self.next_seq + 1
+        seq, self.next_seq = self.next_seq, self.next_seq + self._stride
         return seq
 
 

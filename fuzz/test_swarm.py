@@ -12,7 +12,7 @@ from toys import Silent
 from toys_more import Everything, Stepping
 
 from kvproof import Capabilities, Group
-from kvproof.fuzz.operations import STRANGERS
+from kvproof.fuzz.operations import STRANGERS, STRIDES
 from kvproof.fuzz.swarm import Config, Swarm
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
 from kvproof.models.ops import (
@@ -315,3 +315,11 @@ def test_a_fork_comes_and_goes_while_its_parent_copies_what_it_reads():
     programs = (Program(HybridAdapter, seed) for seed in range(5 * PROGRAMS))
     runs = courses(programs, Fork, Truncate, Append, Extend, BeginStep, Append, Extend, BeginStep, Release, EndStep)
     assert any(run[0].parent == run[1].seq and run[0].child == run[6].seq == run[8].seq for run in runs)
+
+
+def test_the_numbers_of_sequences_may_lie_far_apart():
+    programs = [Program(Silent, seed) for seed in range(200)]
+    numbers = [sorted({op.seq for op in program.ops if isinstance(op, Admit)}) for program in programs]
+    strides = Counter(second - first for first, second, *_ in (made for made in numbers if len(made) > 1))
+    assert set(strides) == {1, *STRIDES}
+    assert strides[1] > sum(strides.values()) * 4 / 5

@@ -115,3 +115,19 @@ class KeyIgnoresCase(KeyedCache):
     def key(self, fields: Fields) -> Fields:
         """The fields in lower case."""
         return {field: value and value.lower() for field, value in fields.items()}
+
+
+@seeded(
+    "namespace-is-kept-by-the-last-bits",
+    laws=("hit-same-namespace", "hit-is-true-prefix"),
+    story="Once request 16 has come, request 0 is answered in its name.",
+)
+class NamespaceIsKeptByTheLastBits(PagedCache):
+    """Keeps what a request may share in a table of sixteen rows, by its number."""
+
+    def admit(self, seq: int, prompt: Iterable[int], namespace: Mapping[str, str | None] | None = None) -> None:
+        """A request is known, and writes its row."""
+        super().admit(seq, prompt, namespace)
+        for other in self._sequences.values():
+            if other.seq % 16 == seq % 16:
+                other.namespace = self._sequences[seq].namespace
