@@ -267,7 +267,7 @@ class Prompts(Draws):
         if not fields or self._random() < 0.3:
             return [Namespace()]
         spaces = [Namespace()] if self._random() < 0.5 else []
-        style = self._any(("one", "alike", "alike", "shift", "swapped", "concat", "concat", "near", "near", "any"))
+        style = self._any(("one", "alike", "shift", "shift", "swapped", "concat", "concat", "near", "near", "near", "any"))
         a, b = rng.sample(fields, 2) if len(fields) > 1 else (fields[0], fields[0])
         word = self._any(WORDS)
         if style == "one":
@@ -297,13 +297,13 @@ class Prompts(Draws):
         return spaces
 
     def _near(self, fields: list[str]) -> list[Namespace]:
-        """Two that differ in one field: a key leaves it out, takes an empty one for none, or does so only where others are set."""
+        """Two that differ in one field: a key leaves it out, takes an empty one or the text None for none, or does so only where others are set."""
         base: dict[str, str] = {field: self._any(WORDS) for field in self.rng.sample(fields, self._any((min(2, len(fields)), len(fields))))}
         field = self._any(list(base))
         if self._random() < 0.5:
             return [Namespace(**base), Namespace(**{**base, field: self._any(WORDS)})]
         without = {name: word for name, word in base.items() if name != field}
-        return [Namespace(**(base if self._random() < 0.5 else {**base, field: ""})), Namespace(**without)]
+        return [Namespace(**{**base, field: self._any((base[field], "", "None"))}), Namespace(**without)]
 
 
 def _move_digit(one: int, two: int) -> tuple[int, int]:
