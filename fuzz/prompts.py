@@ -267,7 +267,7 @@ class Prompts(Draws):
         if not fields or self._random() < 0.3:
             return [Namespace()]
         spaces = [Namespace()] if self._random() < 0.5 else []
-        style = self._any(("one", "alike", "shift", "shift", "swapped", "concat", "concat", "near", "near", "near", "any"))
+        style = self._any(("one", "alike", "alike", "shift", "shift", "swapped", "concat", "concat", "near", "near", "near", "any"))
         a, b = rng.sample(fields, 2) if len(fields) > 1 else (fields[0], fields[0])
         word = self._any(WORDS)
         if style == "one":
