@@ -26,10 +26,12 @@ PROGRAMS = 250
 """How many swarm programs a seeded bug gets to show itself. The programs are the same everywhere; only those in `RARE` need more."""
 
 RARE = {
-    "accepted-drafts-taken-from-the-end": 393,
-    "batch-is-given-one-block": 1264,
-    "hash-is-a-polynomial": 1216,
-    "truncation-keeps-the-chain": 1778,
+    "accepted-drafts-taken-from-the-end": 645,
+    "hash-is-a-polynomial": 526,
+    "hash-runs-digits-together": 332,
+    "key-fields-are-joined-by-a-slash": 344,
+    "namespace-is-kept-by-the-last-bits": 1017,
+    "truncation-keeps-the-chain": 2101,
 }
 """Bugs that take many programs more, and the first program that shows them: to run those before it takes up to half a minute."""
 
