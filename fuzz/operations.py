@@ -191,7 +191,7 @@ class Operations(Draws):
         free = spec.usable - len(taken := self.taken(spec))
         tokens = free // len(spec.groups) * self.block_size
         found = spec.memory.blocks_showing([spec.content(sequence, 0, 0)]) if sequence.out is None else ()
-        if taken.issuperset(found) or not 1 <= tokens <= MAX_SQUEEZE_TOKENS:
+        if set(found) <= taken or not 1 <= tokens <= MAX_SQUEEZE_TOKENS:
             return
         seq = self.new_seq()
         heir = self.new_seq() if self.capabilities.fork and self._random() < 0.2 else sequence.seq
