@@ -88,7 +88,7 @@ def decode_tiles(target: Target, ratio: int, head: int, compute: torch.dtype) ->
     if compute == torch.float32:
         return Tiles(padded(ratio), tile, 8, DEEP) if target.backend == "cuda" else Tiles(padded(ratio), tile, 4, 2)
     warps = 4 if padded(ratio) <= 32 else 8
-    return Tiles(padded(ratio), tile, warps, DEEP if target.backend == "cuda" else 4 if wide <= 256 else 3)
+    return Tiles(padded(ratio), tile, warps, DEEP if target.backend == "cuda" else 3)
 
 
 def append_tokens(ratio: int, most: int = APPEND_TOKENS) -> int:
