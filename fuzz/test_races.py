@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import random
 import sys
 import threading
-from contextlib import nullcontext
 
 import click.core
 import msgspec
@@ -23,7 +21,6 @@ from kvproof.fuzz.races.scenarios import Scenario, catalogue
 from kvproof.fuzz.races.story import columns, story
 from kvproof.impl.production import cache as production_cache
 from kvproof.impl.production.adapter import HybridAdapter, ProductionAdapter, SynchronousAdapter
-from kvproof.impl.production.cache import PagedCache
 from kvproof.models.ops import Admit, BeginStep, Commit, EndStep, Extend, Match, Release, Reset
 from kvproof.models.outcomes import OutOfBlocksSeen, Raised
 
@@ -213,62 +210,6 @@ def test_every_seeded_race_is_found_at_random(name):
     outcome = explore.explore(SCENARIOS[race.scenario], race.adapter, mode="random", seconds=FINDING_SECONDS, seed=2)
     assert outcome.kind == race.shown, outcome
     assert outcome.history is None or story(outcome.history, outcome.verdict)
-
-
-def unguarded(method):
-    """The production cache with no lock around one of its methods."""
-
-    def bare(cache, *arguments):
-        other = copy.copy(cache)  # all that it changes, both hold
-        other._lock = nullcontext()
-        other._enter = other._leave = lambda: None
-        return getattr(PagedCache, method)(other, *arguments)
-
-    class Unguarded(ProductionAdapter):
-        def __init__(self, *, num_blocks, block_size):
-            super().__init__(num_blocks=num_blocks, block_size=block_size)
-            self.cache.__class__ = type("Unguarded", (PagedCache,), {method: bare})
-
-    return Unguarded
-
-
-@pytest.mark.usefixtures("scheduled")
-@pytest.mark.parametrize(
-    ("method", "scenario"),
-    [
-        ("swap_out", "swap-out-against-abort"),
-        ("swap_in", "swap-in-against-adoption"),
-        ("swap_in", "swap-in-against-reset"),
-        ("evict", "evict-against-reuse"),
-        ("reset", "reset-against-reuse"),
-        ("end_step", "completion-against-rollback"),
-        ("begin_step", "launches-and-abort"),
-        ("release", "abort-beside-another"),
-        ("extend", "blocks-change-hands"),
-    ],
-)
-def test_a_lock_left_out_is_found_in_the_scenario_for_it(method, scenario):
-    outcome = explore.explore(SCENARIOS[scenario], unguarded(method), mode="random", seconds=FINDING_SECONDS, seed=2)
-    assert outcome.kind == "race", outcome
-
-
-class EarlyRelease(ProductionAdapter):
-    """Who releases a sequence once more comes back before its blocks do."""
-
-    def __init__(self, *, num_blocks, block_size):
-        super().__init__(num_blocks=num_blocks, block_size=block_size)
-        self.released = set()
-
-    def release(self, seq, reason):
-        if seq not in self.released:
-            self.released |= {seq} if reason != "preempt" else set()
-            super().release(seq, reason)
-
-
-@pytest.mark.usefixtures("scheduled")
-def test_a_second_release_that_comes_back_too_soon_is_found():
-    outcome = explore.explore(SCENARIOS["release-twice"], EarlyRelease, mode="random", seconds=FINDING_SECONDS, seed=2)
-    assert outcome.kind == "race", outcome
 
 
 def test_any_of_three_threads_may_be_held_up_until_both_others_have_waited_for_each_other():

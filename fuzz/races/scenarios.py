@@ -89,9 +89,9 @@ def _pool() -> list[Scenario]:
         ),
         Scenario(
             "release-twice",
-            "A request is finished by one thread and cancelled by another, which then is after its blocks.",
+            "A request is finished by one thread and cancelled by another.",
             (*admits, Extend(0, 5)),
-            ((Release(0, "finish"),), (Release(0, "cancel"), Extend(1, 5))),
+            ((Release(0, "finish"),), (Release(0, "cancel"),)),
         ),
         Scenario(
             "abort-before-launch",
@@ -104,33 +104,6 @@ def _pool() -> list[Scenario]:
             "A request is cancelled while it is given its first blocks.",
             admits,
             ((Extend(0, 5),), (Release(0, "cancel"), Extend(1, 4))),
-        ),
-        Scenario(
-            "first-extend-against-two-aborts",
-            "The same, and a third thread starts another request and then cancels the first one too.",
-            admits,
-            ((Extend(0, 5),), (Release(0, "cancel"),), (Extend(1, 3), Release(0, "error"))),
-            num_blocks=6,
-        ),
-        Scenario(
-            "no-room-against-abort",
-            "A request is cancelled while it is refused its first blocks.",
-            (*admits, Extend(1, 5)),
-            ((Extend(0, 5),), (Release(0, "cancel"),)),
-        ),
-        Scenario(
-            "abort-beside-another",
-            "A request is cancelled while its blocks are given to another, and a younger one keeps its own.",
-            (*admits, Admit(3, OTHER), Extend(0, 2), Extend(3, 2)),
-            ((Release(0, "cancel"),), (Extend(1, 4),)),
-            num_blocks=5,
-        ),
-        Scenario(
-            "blocks-change-hands",
-            "A request takes blocks while another thread takes one, then one more, and gives the first one back.",
-            (*admits, Admit(3, OTHER)),
-            ((Extend(0, 3),), (Extend(1, 2), Extend(3, 2), Release(1, "cancel"))),
-            num_blocks=6,
         ),
         Scenario(
             "preempt-against-extend",
@@ -161,13 +134,6 @@ def _adoptions(steps: bool) -> list[Scenario]:
             num_blocks=6,
         ),
         Scenario(
-            "two-lookers",
-            "Two requests look for the same cached prefix, and neither takes anything.",
-            (*reader, Admit(3, PROMPT)),
-            ((Match(1),), (Match(3),)),
-            needs=("prefix",),
-        ),
-        Scenario(
             "adopt-against-eviction",
             "One request adopts cached blocks while another needs them for itself.",
             reader,
@@ -189,34 +155,11 @@ def _adoptions(steps: bool) -> list[Scenario]:
             needs=("prefix", "reset"),
         ),
         Scenario(
-            "adopt-reset-and-extend",
-            "The weights change while a request adopts a cached prefix, and a third thread starts another request.",
-            reader,
-            (again, (Reset(),), (Extend(2, 2),)),
-            needs=("prefix", "reset"),
-        ),
-        Scenario(
             "evict-against-match",
             "An operator evicts blocks while a request adopts them.",
             reader,
             ((Evict((0, 1, 2, 3)),), again),
             needs=("prefix", "evict"),
-        ),
-        Scenario(
-            "reset-against-reuse",
-            "The weights change while a request takes cached blocks for itself, and another looks for what they held.",
-            reader,
-            ((Reset(),), (Extend(2, 5), Match(1))),
-            needs=("prefix", "reset"),
-            num_blocks=3,
-        ),
-        Scenario(
-            "evict-against-reuse",
-            "An operator evicts blocks while a request takes them for itself, and another looks for what they held.",
-            reader,
-            ((Evict((0, 1, 2)),), (Extend(2, 5), Match(1))),
-            needs=("prefix", "evict"),
-            num_blocks=3,
         ),
     ]
 
@@ -362,8 +305,6 @@ def _truncations(steps: bool) -> list[Scenario]:
 def _swaps(steps: bool) -> list[Scenario]:
     """A request goes to the slower tier and back."""
     two = (*_computed(0, steps), Append(0, (1,)), Admit(1, OTHER))
-    swapped = (*_computed(3, steps, OTHER[:3]), SwapOut(3), Admit(2, OTHER[:1]), Extend(2, 1))
-    away = (*swapped, *_computed(0, steps, step=1), Release(0), Release(2), Admit(1, PROMPT))  # the block of 2 is the last to be used again
     return [
         Scenario(
             "swap-against-extend",
@@ -378,27 +319,6 @@ def _swaps(steps: bool) -> list[Scenario]:
             (*two, SwapOut(0)),
             ((SwapIn(0),), (Release(0, "cancel"), Extend(1, 4))),
             needs=("swap",),
-        ),
-        Scenario(
-            "swap-out-against-abort",
-            "A request is cancelled while it goes to the slower tier.",
-            two,
-            ((SwapOut(0),), (Release(0, "cancel"), Extend(1, 4))),
-            needs=("swap",),
-        ),
-        Scenario(
-            "swap-in-against-adoption",
-            "A request comes back from the slower tier into cached blocks that another adopts.",
-            away,
-            ((Match(1), Extend(1, 5)), (SwapIn(3),)),
-            needs=("prefix", "swap"),
-        ),
-        Scenario(
-            "swap-in-against-reset",
-            "A request comes back from the slower tier into cached blocks while the weights change.",
-            away,
-            ((Reset(),), (SwapIn(3), Match(1))),
-            needs=("prefix", "swap", "reset"),
         ),
         Scenario(
             "two-swaps",
@@ -450,13 +370,6 @@ def _completions() -> list[Scenario]:
             ((EndStep(0), Commit(0)), (Release(0, "cancel"),), (Extend(1, 4),)),
         ),
         Scenario(
-            "completion-against-rollback",
-            "A step that reads shared blocks for a request that is gone completes while the last holder rolls back.",
-            (*_computed(0, True), Fork(0, 2), Append(2, (1,)), Extend(2, 1), BeginStep(), Release(2, "cancel")),
-            ((EndStep(1),), (Truncate(0, 2),)),
-            needs=("fork", "truncate"),
-        ),
-        Scenario(
             "completed-twice",
             "The same completion is delivered by two threads.",
             (*flying, Release(0, "cancel")),
@@ -486,12 +399,6 @@ def _launches() -> list[Scenario]:
             "Two threads launch their passes at once.",
             (Admit(0, PROMPT), Admit(1, OTHER)),
             ((Extend(0, 3), BeginStep()), (Extend(1, 3), BeginStep())),
-        ),
-        Scenario(
-            "launches-and-abort",
-            "A request is given its blocks while another thread launches, launches once more, cancels it and is after its blocks.",
-            (Admit(1, PROMPT), Admit(3, OTHER)),
-            ((BeginStep(), BeginStep(), Release(1, "cancel"), Extend(3, 4)), (Extend(1, 5),)),
         ),
         Scenario(
             "two-launches-completed",
