@@ -27,11 +27,6 @@ from kvproof.kernels.machine.limits import CALL_SECONDS
 HEADROOM_BYTES = 4 << 30
 """Memory that an attend may take beside the pool: enough for any sensible scratch space, too little for a copy of the pool."""
 
-WHOLE_TILES = 300
-"""Tokens of one sequence: more than any sensible tile, so that the loops over whole tiles and whole blocks run, which need no masks and have
-addresses of their own. The other sequences have a token each, and so reach the most blocks.
-"""
-
 MAX_BLOCK_ID = 2**31 - 1
 """Block tables are int32."""
 
@@ -60,10 +55,10 @@ def giant_cases(capabilities: KernelCapabilities) -> Iterator[Case]:
                 case = _with_groups(case, family.low_bits[0])
             if case != allowed(case, capabilities):
                 continue
-            if kind in ("decode", "prefill"):
-                if not case.low_bits:
-                    case = dataclasses.replace(case, lens=(WHOLE_TILES, *case.lens[1:]))
-                yield dataclasses.replace(case, query_lens=(1,) * len(case.lens)) if kind == "prefill" else case
+            if kind == "prefill":
+                yield dataclasses.replace(case, query_lens=(1,) * len(case.lens))
+            elif kind == "decode":
+                yield case
             else:
                 target = (layout, size, 0) if kind == "move" else None
                 yield dataclasses.replace(case, operation=kind, target=target)  # type: ignore[arg-type]

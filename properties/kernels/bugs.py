@@ -127,12 +127,6 @@ BUGS: dict[str, Bug] = {
         "            block_tables = block_tables.clone()\n"
         "            block_tables[:, 0] = block_tables[0, 0]\n",
     ),
-    "blocks that need no mask are addressed in 32 bits": one(
-        "no-address-overflow",
-        "where = block * block_stride + kv",
-        "product = tl.where((index + 1) * BLOCK <= position, (block.to(tl.int32) * block_stride).to(tl.int64), block * block_stride)\n"
-        "        where = product + kv",
-    ),
     "an empty sequence divides by zero": one("padding-inert", "tl.where(total > 0, total, 1.0)", "total"),
     "an empty sequence leaves its row unwritten": one(
         "padding-inert",
