@@ -51,8 +51,7 @@ class Case:
     """One call of a kernel.
 
     `lens`: tokens of each sequence (attend), or for store the number of tokens to each, 0 adding a padding row. `query_lens`: None for
-    decode. `shared`: sequences begin with the leading blocks of sequence 0, as far as
-    they are whole in both; with an odd seed every third does not. `permuted`: physical blocks in random order. `interleaved`:
+    decode. `shared`: sequence 1 shares the leading whole blocks of sequence 0. `permuted`: physical blocks in random order. `interleaved`:
     keys and values are views into one tensor, inputs rows of a wider one. `spare`: unowned blocks beside the owned ones, a third of which
     hold `garbage` between them. `peaked`: large scores. `cancelling`: values of a
     sequence's second half take back those of the first, so that of its output little but rounding is left: its bits then show any other
@@ -222,13 +221,6 @@ def _sweep_family(capabilities: KernelCapabilities, family: Family, rng: random.
                     # A few tokens over a long context beside a longer run: kernels that tell them apart must do so by the sequence.
                     long = dataclasses.replace(case, lens=(LONGEST_TOKENS, longest, 1), query_lens=(5, 20, 1), cancelling=True)
                 yield long
-            if turn == 0 and case.operation == "attend":
-                # All sequences begin with the same blocks, as kernels look for that attend to a prefix once, and then all but one. The last one is
-                # the longest and ends with a block: the table ends there too, and what is looked up behind it is out of bounds.
-                common = (2 * block + 1, 3 * block + 1, 5 * block)
-                queries = None if case.query_lens is None else (2, block + 2, 1)
-                for seed in (case.seed & ~1, case.seed | 1):
-                    yield dataclasses.replace(case, lens=common, query_lens=queries, shared=True, seed=seed)
             if turn == 0 and kind not in ("prefill", *MOVES):
                 # A long sequence among many short ones: alone it is computed otherwise by kernels that look at the size of the batch.
                 many = (LONGEST_TOKENS, *(1 + at % (2 * block) for at in range(MANY_SEQUENCES - 1)))

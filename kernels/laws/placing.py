@@ -11,8 +11,10 @@ def place(case: Case, rename: int) -> tuple[list[list[int]], int]:
     """Physical blocks of each sequence, and how many the pool has."""
     size = case.block_size
     needed = [-(-length // size) for length in case.lens]
-    shared = [_shared_blocks(case, seq) for seq in range(len(case.lens))]
-    total = sum(needed) - sum(shared) + case.spare
+    shared = (
+        min(case.lens[0] // size, needed[1]) if case.shared and len(case.lens) > 1 and case.lens[1] >= (case.lens[0] // size) * size else 0
+    )
+    total = sum(needed) - shared + case.spare
     total *= 2 if case.operation == "copy" else 1
     order = list(range(total))
     if case.permuted or rename:
@@ -21,18 +23,11 @@ def place(case: Case, rename: int) -> tuple[list[list[int]], int]:
     layout: list[list[int]] = []
     taken = 0
     for seq, count in enumerate(needed):
-        head = layout[0][: shared[seq]] if layout else []
+        head = layout[0][:shared] if seq == 1 else []
         fresh = count - len(head)
         layout.append([*head, *order[taken : taken + fresh]])
         taken += fresh
     return layout, total
-
-
-def _shared_blocks(case: Case, seq: int) -> int:
-    """How many blocks of the first sequence another one begins with: those that are whole in both. With an odd seed every third has its own."""
-    if not case.shared or seq == 0 or (case.seed % 2 and seq % 3 == 2):
-        return 0
-    return min(case.lens[0], case.lens[seq]) // case.block_size
 
 
 def first_block(case: Case, seq: int) -> int:

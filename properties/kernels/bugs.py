@@ -111,22 +111,6 @@ BUGS: dict[str, Bug] = {
         "paged-equals-contiguous", "(position + BLOCK) // BLOCK)", "tl.minimum((position + BLOCK) // BLOCK, first // BLOCK + 64))"
     ),
     "one table entry too many is read": one("in-bounds", "(position + BLOCK) // BLOCK)", "(position + BLOCK) // BLOCK + 1)"),
-    "a full last block is looked behind": one("in-bounds", "(position + BLOCK) // BLOCK)", "(position + 1 + BLOCK) // BLOCK)"),
-    "a prefix that all share is taken for whole tables": one(
-        "paged-equals-contiguous",
-        "value_size = pool.value.shape[-1]\n",
-        "value_size = pool.value.shape[-1]\n"
-        "        if len(seq_lens) > 2 and int(seq_lens.min()) > pool.block_size and (block_tables[:, 0] == block_tables[0, 0]).all():\n"
-        "            block_tables = block_tables[:1].expand_as(block_tables)\n",
-    ),
-    "a prefix that two share is taken for everyone's": one(
-        "paged-equals-contiguous",
-        "value_size = pool.value.shape[-1]\n",
-        "value_size = pool.value.shape[-1]\n"
-        "        if len(seq_lens) > 2 and int(seq_lens.min()) > pool.block_size and block_tables[0, 0] == block_tables[1, 0]:\n"
-        "            block_tables = block_tables.clone()\n"
-        "            block_tables[:, 0] = block_tables[0, 0]\n",
-    ),
     "an empty sequence divides by zero": one("padding-inert", "tl.where(total > 0, total, 1.0)", "total"),
     "an empty sequence leaves its row unwritten": one(
         "padding-inert",
