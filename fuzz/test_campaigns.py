@@ -587,7 +587,7 @@ def test_a_failure_that_has_no_program_is_run_again_as_a_batch(name, fails, seed
     )
     conductor = run_campaign(name, store=store, mode="replay")
     assert conductor.decided
-    assert bool(conductor.broken()) == fails
+    assert bool(conductor.failures.broken()) == fails
     assert prune(search_of(name), store).findings == len(store.findings()) == (len(conductor.findings) if fails else 0)
 
 

@@ -100,7 +100,7 @@ def _drop(spec: Spec, op: Op, block: int, where: tuple[int, int, int, int]) -> N
         uses.let_go(spec, block, where)
     if type(op) is Release:
         spec.memory.forgotten.pop(block, None)
-    if spec.is_busy():
+    if spec.capabilities.steps and spec.is_busy():
         touched = any(out.launched and not out.finished and block in out.blocks for out in spec.passes)
         spec.deferrals.add(block, touched=touched and block not in spec.owners)
         if touched:

@@ -53,12 +53,6 @@ class TestHolders:
         ]
         assert law(script, snapshot=True, steps=True, fork=True) == verdict
 
-    def test_a_cache_without_steps_may_free_by_epochs(self):
-        """A pass has finished at its commit: what is let go of before that may wait for it, whoever's it was."""
-        script = [*out(0, (1, 2), [0]), *out(1, (3, 4), [1], retiring=[]), Do(Release(0), counts={0: 1, 1: 1}, retiring=[0])]
-        assert law([*script, Do(Commit(1), counts={1: 1}, retiring=[])], snapshot=True) is None
-        assert law([*script, Do(Commit(1), counts={0: 1, 1: 1}, retiring=[0])], snapshot=True) == "refcount-equals-holders"
-
     def test_which_blocks_are_missing_for_good_may_change_while_work_is_out(self):
         """What was let go of may wait for the pass that is out, or be out of the books for good, in place of the block that is free now: nobody can tell."""
         script = [*out(0, (1, 2), [0], free=[2]), *out(1, (3, 4), [2], free=[])]

@@ -123,7 +123,8 @@ def test_the_situations_of_a_campaign_that_cannot_be_written_are_one_sentence(tm
 
 def test_a_program_that_ends_its_process_and_cannot_be_kept_is_one_sentence():
     program = Program(1, "production-sync", PoolConfig(4, 2), (Admit(0, (1, 2)),), fault="The process died with exit code 7 in admit(0).")
-    conductor = SimpleNamespace(causes=lambda: causes([Finding("", program.fault, program, 1)]), surpassed=[])
+    failures = SimpleNamespace(causes=lambda: causes([Finding("", program.fault, program, 1)]), surpassed=[])
+    conductor = SimpleNamespace(failures=failures)
     with pytest.raises(BadFile, match=r"taken cannot be written \(.*\); name another place with --directory\.$"):
         _keep_failures(Output(), Path("taken"), conductor)
 
