@@ -588,7 +588,7 @@ def test_a_failure_that_has_no_program_is_run_again_as_a_batch(name, fails, seed
     conductor = run_campaign(name, store=store, mode="replay")
     assert conductor.decided
     assert bool(conductor.failures.broken()) == fails
-    assert prune(search_of(name), store).findings == len(store.findings()) == (len(conductor.findings) if fails else 0)
+    assert prune(search_of(name), store).findings == len(store.findings()) == (len(conductor.failures.found) if fails else 0)
 
 
 def test_a_gate_runs_what_was_kept_and_keeps_nothing():
