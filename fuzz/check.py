@@ -19,6 +19,7 @@ import msgspec
 
 from kvproof.fuzz.processes import end_with_work_or_parent, forking, how_it_ended, process_context
 from kvproof.fuzz.programs import FORMAT, Program
+from kvproof.fuzz.reports.wording import left_out
 from kvproof.fuzz.runs import Found, Search, Tally, hypothesis_batch, run_seed
 from kvproof.fuzz.shrink import HANG_SHRINK_OP_SECONDS, hangs_again, shrink, shrink_fault, shrink_hang
 from kvproof.fuzz.verdicts import Finding, Report, computed_nothing, law_verdicts
@@ -33,9 +34,7 @@ GRACE_SECONDS: Final = 3.0
 """How long the search goes on after the first broken law, for shorter programs and for laws nearer to the cause."""
 
 LONG_GRACE_SECONDS: Final = 10.0
-"""The same while the shortest program for a law has more than SHORT operations: an ordinary one may come that shrinks where a long one does not."""
-
-SHORT: Final = 60
+"""The same while the shortest program for a law is too long to be shown: an ordinary one may come that shrinks where a long one does not."""
 
 WORKER_SHRINK_SECONDS: Final = 1.5
 """A first shrink in the worker, so that the programs of different workers can be compared by length."""
@@ -212,7 +211,7 @@ class Gathering:
         if best is None or len(found.program.ops) < len(best.ops):
             self.shortest[violation.law] = best = found.program
         if violation.law not in self.search.waived:
-            grace = GRACE_SECONDS if len(best.ops) <= SHORT else LONG_GRACE_SECONDS
+            grace = LONG_GRACE_SECONDS if left_out(len(best.ops)) else GRACE_SECONDS
             self._end_soon(min(grace, self.seconds / 3))
 
     def _end_soon(self, seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from kvproof.fuzz.bugs.registry import UnauditedAdapter, seeded
@@ -198,18 +198,23 @@ class HitIsNotLookedUpAgain(PagedCache):
 
 @seeded(
     "hit-holds-while-its-blocks-are-cached",
-    laws=("eviction-forgets", "hit-is-true-prefix", "own-content"),
+    laws=("eviction-forgets", "hit-is-true-prefix", "hit-same-namespace", "own-content"),
     story="A request that waited after its look-up is answered with a stranger's prompt, now that others have published in the same blocks.",
     like=("B85",),
     on=UnauditedAdapter,
     needs_long=True,
 )
 class HitHoldsWhileItsBlocksAreCached(PagedCache):
-    """Looks again before it adopts, but only whether the blocks that the match has found are matchable, not as what."""
+    """Looks once, when a request comes, and then only whether the blocks that it found are still matchable, not as what."""
 
     @cached_property
     def _found(self) -> dict[int, Reuse]:
         return {}
+
+    def admit(self, seq: int, prompt: Iterable[int], namespace: Mapping[str, str | None] | None = None) -> None:
+        """A request is known, and looks what it may share."""
+        super().admit(seq, prompt, namespace)
+        self._look_up(self._sequences[seq])
 
     def _look_up(self, state: SequenceState) -> Reuse | None:
         found = self._found.get(state.seq)

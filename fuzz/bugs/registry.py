@@ -28,7 +28,7 @@ from kvproof.models.capabilities import Capabilities
 SHORT: Final = 8
 """The most operations that the shortest program of a seeded bug may take."""
 
-LONG: Final = 11
+LONG: Final = 10
 """The same where a pool must first be exhausted, device work be in flight, or two sequences decode together."""
 
 
