@@ -69,7 +69,8 @@ class RightLowBits(SmallLowBits, PagedTriton):
 @pytest.mark.parametrize("name", names(ALL_BUGS))
 def test_a_seeded_bug_of_the_paged_kernels_breaks_its_law(name: str, tmp_path: Path) -> None:
     bug = ALL_BUGS[name]
-    report = check_kernels(build_paged(name, tmp_path), budget_seconds=20, laws={bug.law}, shrink_seconds=0.2)
+    # The first broken case ends it, for one of them the 69th; how many a busy machine runs in so many seconds says nothing of the suite.
+    report = check_kernels(build_paged(name, tmp_path), budget_seconds=120, laws={bug.law}, shrink_seconds=0.2)
     assert report.law(bug.law).verdict == "broken", str(report)
 
 
